@@ -1,0 +1,58 @@
+#include "kernels/grouped_linear.h"
+
+#include <ATen/ops/_grouped_mm.h>
+
+#include "automoe/error.h"
+
+namespace automoe::kernels {
+namespace {
+
+using at::Tensor;
+
+// Calls f(group, begin, end) for every group that has rows.
+template <typename F>
+void for_each_group(const RowGroups& groups, F&& f) {
+  for (int64_t group = 0, begin = 0; group < groups.count(); ++group) {
+    const int64_t end = groups.host_ends[group];
+    if (end > begin) f(group, begin, end);
+    begin = end;
+  }
+}
+
+}  // namespace
+
+bool grouped_on_device(const Tensor& x) {
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16;
+}
+
+Tensor grouped_linear(const Tensor& x, const Tensor& weight, const RowGroups& groups) {
+  if (grouped_on_device(x)) return at::_grouped_mm(x, weight.transpose(1, 2), groups.ends);
+  Tensor y = at::zeros({x.size(0), weight.size(1)}, x.options());
+  for_each_group(groups, [&](int64_t group, int64_t begin, int64_t end) {
+    Tensor rows = y.slice(0, begin, end);
+    at::mm_out(rows, x.slice(0, begin, end), weight[group].t());
+  });
+  return y;
+}
+
+Tensor grouped_linear_dx(const Tensor& dy, const Tensor& weight, const RowGroups& groups) {
+  if (grouped_on_device(dy)) return at::_grouped_mm(dy, weight, groups.ends);
+  Tensor dx = at::zeros({dy.size(0), weight.size(2)}, dy.options());
+  for_each_group(groups, [&](int64_t group, int64_t begin, int64_t end) {
+    Tensor rows = dx.slice(0, begin, end);
+    at::mm_out(rows, dy.slice(0, begin, end), weight[group]);
+  });
+  return dx;
+}
+
+Tensor grouped_linear_dweight(const Tensor& dy, const Tensor& x, const RowGroups& groups) {
+  if (grouped_on_device(dy)) return at::_grouped_mm(dy.t(), x, groups.ends);
+  Tensor dweight = at::zeros({groups.count(), dy.size(1), x.size(1)}, x.options());
+  for_each_group(groups, [&](int64_t group, int64_t begin, int64_t end) {
+    Tensor part = dweight[group];
+    at::mm_out(part, dy.slice(0, begin, end).t(), x.slice(0, begin, end));
+  });
+  return dweight;
+}
+
+}  // namespace automoe::kernels

@@ -1,0 +1,31 @@
+// One matrix product per group of rows: the rows of expert e times the weights of expert e.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace automoe::kernels {
+
+/// Rows sorted by group. Groups may be empty. Rows at ends[G-1] and beyond belong to no group.
+struct RowGroups {
+  at::Tensor ends;                 // [G] int32 on the rows' device, ascending
+  std::vector<int64_t> host_ends;  // the same on the host; filled only where the rows are (CPU, or portable path)
+
+  int64_t count() const { return ends.size(0); }
+};
+
+/// x [R, K], weight [G, N, K] -> [R, N]: row r of group g times weight[g]^T. Not differentiable.
+at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& weight, const RowGroups& groups);
+
+/// dy [R, N], weight [G, N, K] -> dx [R, K].
+at::Tensor grouped_linear_dx(const at::Tensor& dy, const at::Tensor& weight, const RowGroups& groups);
+
+/// dy [R, N], x [R, K] -> dweight [G, N, K]; exact zeros for empty groups.
+at::Tensor grouped_linear_dweight(const at::Tensor& dy, const at::Tensor& x, const RowGroups& groups);
+
+/// Whether the device multiplies all groups in one launch, without looking at `host_ends`.
+bool grouped_on_device(const at::Tensor& x);
+
+}  // namespace automoe::kernels
