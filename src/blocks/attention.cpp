@@ -1,0 +1,43 @@
+#include "blocks/attention.h"
+
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/rope.h"
+
+namespace automoe::blocks {
+
+Attention::Attention(ParamScope scope, const Options& o)
+    : options_(o),
+      q_proj_(scope.child("q_proj"), o.hidden, o.heads * o.head_dim, o.qkv_bias),
+      k_proj_(scope.child("k_proj"), o.hidden, o.kv_heads * o.head_dim, o.qkv_bias),
+      v_proj_(scope.child("v_proj"), o.hidden, o.kv_heads * o.head_dim, o.qkv_bias),
+      o_proj_(scope.child("o_proj"), o.heads * o.head_dim, o.hidden, o.output_bias) {
+  AUTOMOE_CHECK_VALUE(o.heads % o.kv_heads == 0, "[attention] num_attention_heads ", o.heads,
+                      " must be a multiple of num_key_value_heads ", o.kv_heads);
+  if (!o.qk_norm) return;
+  q_norm_.emplace(scope.child("q_norm"), o.head_dim, o.eps);
+  k_norm_.emplace(scope.child("k_norm"), o.head_dim, o.eps);
+}
+
+Tensor Attention::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
+  const Params& params = context.params;
+  const Tensors qkv = norm.then_linear(
+      context, x, {q_proj_.weights(params), k_proj_.weights(params), v_proj_.weights(params)});
+  const auto heads = [&](const Tensor& t) { return t.view({t.size(0), -1, options_.head_dim}); };
+  Tensor q = heads(qkv[0]), k = heads(qkv[1]);  // [T, Hq, D], [T, Hkv, D]
+  if (q_norm_) {
+    q = q_norm_->forward(params, q);
+    k = k_norm_->forward(params, k);
+  }
+  q = kernels::apply_rope(q, context.rope.cos, context.rope.sin);
+  k = kernels::apply_rope(k, context.rope.cos, context.rope.sin);
+  const Tensor out = kernels::attention(
+      q, k, heads(qkv[2]), context.sequences.documents,
+      {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window});
+  const LinearWeights o = o_proj_.weights(params);
+  return at::linear(out.flatten(1), o.weight,
+                    o.bias.defined() ? std::optional<Tensor>(o.bias) : std::nullopt);
+}
+
+}  // namespace automoe::blocks

@@ -1,0 +1,32 @@
+// Causal self-attention with grouped queries, optional biases, QK-norm and sliding window.
+#pragma once
+
+#include <optional>
+
+#include "automoe/error.h"
+
+#include "blocks/linear.h"
+
+#include "blocks/rms_norm.h"
+
+namespace automoe::blocks {
+
+class Attention {
+ public:
+  struct Options {
+    int64_t hidden, heads, kv_heads, head_dim;
+    bool qkv_bias = false, output_bias = false;
+    bool qk_norm = false;       // RMSNorm over D before RoPE, as in Qwen3
+    double eps = 1e-6;          // of the QK-norm
+    int64_t window = 0;         // 0: none; else a query sees itself and window - 1 keys before it
+  };
+  Attention(ParamScope scope, const Options& options);
+  Tensor forward(const Context& context, const RmsNorm& norm, const Tensor& x) const;  // [T, H] -> [T, H]
+
+ private:
+  Options options_;
+  Linear q_proj_, k_proj_, v_proj_, o_proj_;  // [Hq*D, H], [Hkv*D, H] twice, [H, Hq*D]
+  std::optional<RmsNorm> q_norm_, k_norm_;    // [D]
+};
+
+}  // namespace automoe::blocks

@@ -1,0 +1,19 @@
+#include "blocks/mlp.h"
+
+#include "kernels/silu_mul.h"
+
+namespace automoe::blocks {
+
+GatedMlp::GatedMlp(ParamScope scope, const Options& options)
+    : gate_proj_(scope.child("gate_proj"), options.hidden, options.width, options.bias),
+      up_proj_(scope.child("up_proj"), options.hidden, options.width, options.bias),
+      down_proj_(scope.child("down_proj"), options.width, options.hidden, options.bias) {}
+
+MlpOutput GatedMlp::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
+  const Params& params = context.params;
+  const Tensors gate_up = norm.then_linear(context, x, {gate_proj_.weights(params), up_proj_.weights(params)});
+  const auto activation = [](const Tensors& in) { return kernels::silu_mul(in[0], in[1]); };
+  return {linear_after(activation, gate_up, {down_proj_.weights(params)}, context.recompute)[0], {}, {}};
+}
+
+}  // namespace automoe::blocks

@@ -1,0 +1,115 @@
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "core/file.h"
+#include "hub/folder.h"
+#include "models/model.h"
+
+namespace automoe {
+namespace fs = std::filesystem;
+namespace {
+
+using models::Family;
+
+const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
+    {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}, {"float64", at::kDouble}};
+
+at::ScalarType dtype_in(const Json& config) {
+  const std::string name =
+      value_or<std::string>(config, "dtype", value_or<std::string>(config, "torch_dtype", "float32"));
+  for (const auto& [known, dtype] : kDtypes)
+    if (name == known) return dtype;
+  throw ValueError(text("[config] dtype '", name, "' is not known; use float32, bfloat16 or float16"));
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  for (const auto& [name, known] : kDtypes)
+    if (dtype == known) return name;
+  throw ValueError(text("[config] no Hugging Face name for dtype ", at::toString(dtype)));
+}
+
+std::vector<NamedTensor> allocate(const models::Model& model, at::ScalarType dtype, at::Device device) {
+  std::vector<NamedTensor> parameters;
+  for (const ParameterSpec& spec : model.specs())
+    parameters.push_back({spec.name, at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device))});
+  return parameters;
+}
+
+void require_gradients(std::vector<NamedTensor>& parameters) {
+  for (NamedTensor& parameter : parameters) parameter.tensor.requires_grad_(true);
+}
+
+}  // namespace
+
+Recompute recompute_from(const std::string& name) {
+  if (name == "none") return Recompute::kNone;
+  if (name == "norms") return Recompute::kNorms;
+  if (name == "layer") return Recompute::kLayer;
+  throw ValueError(text("[recompute] must be one of none, norms, layer; got '", name, "'"));
+}
+
+CausalLM::CausalLM(std::unique_ptr<models::Model> model, std::string config_json, fs::path source)
+    : model_(std::move(model)), config_json_(std::move(config_json)), source_(std::move(source)) {}
+CausalLM::CausalLM(CausalLM&&) noexcept = default;
+CausalLM& CausalLM::operator=(CausalLM&&) noexcept = default;
+CausalLM::~CausalLM() = default;
+
+CausalLM CausalLM::from_pretrained(const fs::path& folder, std::optional<at::ScalarType> dtype,
+                                   at::Device device) {
+  const Json config = read_json(folder / "config.json");
+  const Family& family = models::family_of(config);
+  CausalLM out(family.create(config), config.dump(2), folder);
+  out.parameters_ = allocate(*out.model_, dtype.value_or(dtype_in(config)), device);
+  load_checkpoint(folder, family.names, out.parameters_, {.ignore = models::ignored_on_disk(family, *out.model_)});
+  require_gradients(out.parameters_);
+  return out;
+}
+
+CausalLM CausalLM::from_config(const std::string& config_json, uint64_t seed, at::ScalarType dtype,
+                               at::Device device) {
+  const Json config = parse_json(config_json, "the given config");
+  CausalLM out(models::family_of(config).create(config), config.dump(2), {});
+  out.parameters_ = allocate(*out.model_, dtype, device);
+  const double std = value_or<double>(config, "initializer_range", 0.02);
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  for (size_t i = 0; i < out.parameters_.size(); ++i) {
+    const ParameterSpec& spec = out.specs()[i];
+    at::Tensor& tensor = out.parameters_[i].tensor;
+    if (spec.is_norm)
+      tensor.fill_(1);
+    else if (spec.shape.size() == 1)
+      tensor.zero_();
+    else
+      tensor.copy_(at::empty(spec.shape, at::kFloat).normal_(0, std, generator));
+  }
+  require_gradients(out.parameters_);
+  return out;
+}
+
+ModelOutput CausalLM::forward(const Batch& batch, const ForwardOptions& options) const {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters_) tensors.push_back(parameter.tensor);
+  return model_->forward(blocks::Params(std::move(tensors)), batch, options);
+}
+
+const std::vector<ParameterSpec>& CausalLM::specs() const { return model_->specs(); }
+bool CausalLM::has_experts() const { return model_->has_experts(); }
+
+const NameMap& CausalLM::name_map() const {
+  return models::family_of(parse_json(config_json_, "config")).names;
+}
+
+bool CausalLM::aux_loss_in_config() const {
+  return value_or<bool>(parse_json(config_json_, "config"), "output_router_logits", false);
+}
+
+void CausalLM::save_pretrained(const fs::path& folder, const SaveOptions& options) const {
+  fs::create_directories(folder);
+  Json config = parse_json(config_json_, "config");
+  config.erase("torch_dtype");
+  config["dtype"] = dtype_name(parameters_.front().tensor.scalar_type());
+  save_checkpoint(folder, name_map(), parameters_, options);
+  if (!source_.empty()) hub::copy_companions(source_, folder);
+  write_file_atomically(folder / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace automoe

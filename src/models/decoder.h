@@ -1,0 +1,68 @@
+// The decoder that most families are: embedding, pre-norm layers of attention and MLP, final norm, head.
+// A family file says which attention and MLP each layer has.
+#pragma once
+
+#include "blocks/attention.h"
+#include "blocks/mlp.h"
+#include "blocks/rope.h"
+#include "models/model.h"
+
+namespace automoe::models {
+
+struct DecoderConfig {  // keys as in config.json
+  int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
+  int64_t num_attention_heads, num_key_value_heads, head_dim;
+  double rms_norm_eps;
+  bool tie_word_embeddings;
+  int64_t max_position_embeddings;
+  Json rope_parameters;
+  double router_aux_loss_coef;
+  int64_t num_experts_per_tok;  // 0: no experts
+
+  /// Attention as these keys have it: no biases, no QK-norm, no window.
+  blocks::Attention::Options attention() const;
+  /// A dense gated MLP in every layer.
+  std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope, int64_t)> dense_mlp(bool bias = false) const;
+
+  /// The keys above; `defaults` holds the class defaults of the family for keys that may be absent.
+  static DecoderConfig read(const Json& json, const Json& defaults);
+};
+
+/// Sliding window of layer i, 0 for none, as Qwen2 and Qwen3 configs say it: layer_types, or
+/// use_sliding_window and max_window_layers.
+int64_t layer_window(const Json& json, int64_t layer);
+
+class Decoder : public Model {
+ public:
+  using AttentionOf = std::function<blocks::Attention::Options(int64_t layer)>;
+  using MlpOf = std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope scope, int64_t layer)>;
+
+  Decoder(const DecoderConfig& config, const AttentionOf& attention_of, const MlpOf& mlp_of);
+  ModelOutput forward(const blocks::Params& params, const Batch& batch,
+                      const ForwardOptions& options) const override;
+  bool has_experts() const override { return config_.num_experts_per_tok > 0; }
+
+ private:
+  struct Layer {
+    Layer(blocks::ParamScope scope, const blocks::Attention::Options& attention, const MlpOf& mlp_of,
+          int64_t index, const DecoderConfig& config);
+    blocks::MlpOutput forward(const blocks::Context& context, const Tensor& x) const;  // y is the new x
+
+    blocks::ParamId first, last;  // its parameters are [first, last)
+    blocks::Attention self_attn;
+    std::unique_ptr<blocks::Mlp> mlp;
+    blocks::RmsNorm input_layernorm, post_attention_layernorm;
+  };
+
+  blocks::MlpOutput run_layer(const Layer& layer, const blocks::Context& context, const Tensor& x) const;
+  void add_loss(const blocks::Params& params, const blocks::Sequences& sequences, const Batch& batch,
+                const Tensor& hidden, ModelOutput& out) const;
+
+  DecoderConfig config_;
+  blocks::Rope rope_;
+  blocks::ParamId embed_tokens_, lm_head_;  // [V, H]; the same id where tied
+  std::vector<Layer> layers_;
+  std::optional<blocks::RmsNorm> norm_;
+};
+
+}  // namespace automoe::models

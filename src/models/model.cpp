@@ -1,0 +1,26 @@
+#include "models/model.h"
+
+namespace automoe::models {
+
+Registry<Family>& families() {
+  static Registry<Family> registry("architecture");
+  return registry;
+}
+
+std::string architecture_of(const Json& config) {
+  const auto names = value_or<std::vector<std::string>>(config, "architectures", {});
+  AUTOMOE_CHECK_VALUE(!names.empty(), "[config] 'architectures' is missing; expected one of ",
+                      join(families().names()));
+  return names[0];
+}
+
+const Family& family_of(const Json& config) { return families().at(architecture_of(config)); }
+
+std::vector<std::string> ignored_on_disk(const Family& family, const Model& model) {
+  std::vector<std::string> ignored = family.ignored;
+  const auto is_head = [](const ParameterSpec& spec) { return spec.name == "lm_head.weight"; };
+  if (std::ranges::none_of(model.specs(), is_head)) ignored.push_back("lm_head.weight");
+  return ignored;
+}
+
+}  // namespace automoe::models

@@ -1,0 +1,53 @@
+// What every model family is to the rest of the engine, and the registry of families.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "automoe/model.h"
+#include "blocks/params.h"
+#include "core/json.h"
+#include "core/registry.h"
+
+namespace automoe::models {
+
+using at::Tensor;
+
+/// A family's maths without weights: declares parameters, runs a batch over the tensors it is given.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual ModelOutput forward(const blocks::Params& params, const Batch& batch,
+                              const ForwardOptions& options) const = 0;
+
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  virtual bool has_experts() const = 0;
+
+ protected:
+  std::vector<ParameterSpec> specs_;
+};
+
+struct Family {
+  std::function<std::unique_ptr<Model>(const Json& config)> create;
+  NameMap names;
+  std::vector<std::string> ignored;  // file tensors that may stay unused
+  Json tiny_config;                  // a config of a few thousand parameters, for tests
+};
+
+/// Keyed by config.architectures[0].
+Registry<Family>& families();
+
+/// The entry for a config; ValueError naming its architecture if it is not native.
+const Family& family_of(const Json& config);
+std::string architecture_of(const Json& config);
+
+/// What `family` lets stay unused on disk; a redundant head too where the model ties it to the embedding.
+std::vector<std::string> ignored_on_disk(const Family& family, const Model& model);
+
+#define AUTOMOE_REGISTER_MODEL(architecture, ...) \
+  static const bool automoe_registered_model =    \
+      ::automoe::models::families().add(architecture, ::automoe::models::Family __VA_ARGS__)
+
+}  // namespace automoe::models
