@@ -50,12 +50,13 @@ const typename Holder<Result>::Body& body_of(const AutogradContext* ctx) {
   return static_cast<Holder<Result>*>(ctx->saved_data.at("body").toCapsule().get())->body;
 }
 
+// NOTE: Function::apply sees tensors in a TensorList, but not in a std::vector.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static variable_list forward(AutogradContext* ctx, c10::intrusive_ptr<Holder<Tensors>> holder,
-                               variable_list inputs) {
-    ctx->save_for_backward(inputs);
+                               at::TensorList inputs) {
+    ctx->save_for_backward(inputs.vec());
     ctx->saved_data["body"] = c10::IValue::make_capsule(holder);
-    return holder->body(inputs);
+    return holder->body(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list upstream) {
@@ -67,17 +68,43 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
-// Inputs: the inputs of f, then weight and bias of each linear layer.
+// The tensors of `weights` in one list, absent biases left out.
+Tensors flattened(const std::vector<LinearWeights>& weights) {
+  Tensors flat;
+  for (const LinearWeights& layer : weights) {
+    flat.push_back(layer.weight);
+    if (layer.bias.defined()) flat.push_back(layer.bias);
+  }
+  return flat;
+}
+
+// The inverse of flattened(): a matrix begins a layer, a vector is its bias.
+std::vector<LinearWeights> layers_of(at::TensorList flat) {
+  std::vector<LinearWeights> weights;
+  for (const Tensor& tensor : flat) {
+    if (tensor.dim() == 2)
+      weights.push_back({tensor, Tensor()});
+    else
+      weights.back().bias = tensor;
+  }
+  return weights;
+}
+
+Tensor linear(const Tensor& x, const LinearWeights& layer) {
+  return at::linear(x, layer.weight, layer.bias.defined() ? std::optional<Tensor>(layer.bias) : std::nullopt);
+}
+
 struct LinearAfter : torch::autograd::Function<LinearAfter> {
   static variable_list forward(AutogradContext* ctx, c10::intrusive_ptr<Holder<Tensor>> holder,
-                               variable_list inputs, variable_list weights) {
-    const Tensor x = holder->body(inputs);
+                               at::TensorList inputs, at::TensorList weights) {
+    const Tensor x = holder->body(inputs.vec());
     variable_list outputs;
-    for (size_t i = 0; i < weights.size(); i += 2) outputs.push_back(at::linear(x, weights[i], optional(weights[i + 1])));
+    for (const LinearWeights& layer : layers_of(weights)) outputs.push_back(linear(x, layer));
     ctx->saved_data["body"] = c10::IValue::make_capsule(holder);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
-    inputs.insert(inputs.end(), weights.begin(), weights.end());
-    ctx->save_for_backward(inputs);
+    variable_list saved = inputs.vec();
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    ctx->save_for_backward(saved);
     return outputs;
   }
 
@@ -91,22 +118,20 @@ struct LinearAfter : torch::autograd::Function<LinearAfter> {
       x = body_of<Tensor>(ctx)(leaves);
     }
     const Tensor rows = x.detach();
-    variable_list grads{Tensor()}, weight_grads;
+    const std::vector<LinearWeights> layers = layers_of({saved.data() + num_inputs, saved.size() - num_inputs});
+    variable_list weight_grads;
     Tensor dx;
     for (size_t i = 0; i < upstream.size(); ++i) {
-      const Tensor &dy = upstream[i], &weight = saved[num_inputs + 2 * i], &bias = saved[num_inputs + 2 * i + 1];
-      if (x.requires_grad()) dx = dx.defined() ? dx + at::mm(dy, weight) : at::mm(dy, weight);
+      const Tensor& dy = upstream[i];
+      const auto& [weight, bias] = layers[i];
+      if (x.requires_grad()) dx = dx.defined() ? dx.addmm(dy, weight) : at::mm(dy, weight);
       weight_grads.push_back(weight.requires_grad() ? at::mm(dy.t(), rows) : Tensor());
-      weight_grads.push_back(bias.defined() && bias.requires_grad() ? dy.sum(0) : Tensor());
+      if (bias.defined()) weight_grads.push_back(bias.requires_grad() ? dy.sum(0) : Tensor());
     }
-    const variable_list input_grads = gradients({x}, {dx}, leaves);
-    grads.insert(grads.end(), input_grads.begin(), input_grads.end());
+    variable_list grads = gradients({x}, {dx}, leaves);
+    grads.insert(grads.begin(), Tensor());
     grads.insert(grads.end(), weight_grads.begin(), weight_grads.end());
     return grads;
-  }
-
-  static std::optional<Tensor> optional(const Tensor& bias) {
-    return bias.defined() ? std::optional<Tensor>(bias) : std::nullopt;
   }
 };
 
@@ -115,23 +140,19 @@ struct LinearAfter : torch::autograd::Function<LinearAfter> {
 Tensors linear_after(std::function<Tensor(const Tensors&)> f, const Tensors& inputs,
                      const std::vector<LinearWeights>& weights, Recompute recompute) {
   if (recompute == Recompute::kNorms && at::GradMode::is_enabled()) {
-    variable_list flat;
-    for (const LinearWeights& layer : weights) {
-      flat.push_back(layer.weight);
-      flat.push_back(layer.bias);
-    }
-    return LinearAfter::apply(c10::make_intrusive<Holder<Tensor>>(std::move(f)), inputs, flat);
+    const Tensors flat = flattened(weights);
+    return LinearAfter::apply(c10::make_intrusive<Holder<Tensor>>(std::move(f)), at::TensorList(inputs),
+                              at::TensorList(flat));
   }
   const Tensor x = f(inputs);
   Tensors outputs;
-  for (const LinearWeights& layer : weights)
-    outputs.push_back(at::linear(x, layer.weight, LinearAfter::optional(layer.bias)));
+  for (const LinearWeights& layer : weights) outputs.push_back(linear(x, layer));
   return outputs;
 }
 
 Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs) {
   if (!at::GradMode::is_enabled()) return f(inputs);
-  return Checkpoint::apply(c10::make_intrusive<Holder<Tensors>>(std::move(f)), inputs);
+  return Checkpoint::apply(c10::make_intrusive<Holder<Tensors>>(std::move(f)), at::TensorList(inputs));
 }
 
 }  // namespace automoe::blocks
