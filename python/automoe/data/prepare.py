@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -181,6 +182,7 @@ def _finish(
     split.trained_tokens, split.max_document = writer.trained_tokens, writer.max_document
     if name == "eval" and not writer.documents:
         del summary.splits[name]  # too few rows to hold any out
+        shutil.rmtree(config.out / name, ignore_errors=True)
         return
     writer.finish(
         vocab_size=len(tokenizer),

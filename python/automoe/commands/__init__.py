@@ -1,0 +1,1 @@
+"""One small module a command: its flags, and a call."""

@@ -1,0 +1,123 @@
+"""automoe data prepare | preview | check."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import typer
+from pydantic import Field
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from automoe.console import console, friendly
+from automoe.options import Settings, flags_of
+
+app = typer.Typer(no_args_is_help=True, help="Prepare, look at and check training data.")
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="Folder or id of the model whose tokenizer is used.")
+]
+Template = Annotated[
+    Path | None, typer.Option("--chat-template", help="Jinja file instead of the tokenizer's own.")
+]
+
+
+class PrepareSettings(Settings):
+    aliases: ClassVar[dict[str, str]] = {
+        "out": "output_dir",
+        "dataset": "data",
+        "max_seq_length": "max_length",
+    }
+
+    model: str = Field(
+        description="Folder or id of the model whose tokenizer and chat template are used."
+    )
+    data: Path = Field(
+        description="JSONL, JSON, Parquet, CSV or text file, a folder of such, or one saved by datasets."
+    )
+    output_dir: Path = Field(Path("prepared"), description="Gets train/ and eval/.")
+    eval_data: Path | None = Field(
+        None, description="Held-out data; else a share of the rows is held out."
+    )
+    eval_split: float = Field(
+        0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data."
+    )
+    split: str | None = Field(None, description="Split of a saved DatasetDict.")
+    chat_template: Path | None = Field(
+        None, description="Jinja file that replaces the tokenizer's chat template."
+    )
+    max_length: int = Field(1024, ge=2, description="Longest document in tokens.")
+    overlong: Literal["auto", "stop", "drop", "split", "truncate"] = Field(
+        "auto",
+        description="Longer rows: auto splits text and drops chats; stop, drop, split, truncate.",
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="Bad rows: stop, or skip and list them."
+    )
+    plain: bool = Field(
+        False, description="Take prompt + completion as raw text although there is a chat template."
+    )
+    seed: int = Field(42, ge=0, description="Of the split.")
+
+
+@app.command("prepare")
+@flags_of(PrepareSettings)
+@friendly
+def prepare(config: Path | None, flags: dict[str, Any]) -> None:
+    """Turn data files into a prepared folder that the engine maps into memory."""
+    settings = PrepareSettings.from_yaml(config, flags)
+    from automoe.data.describe import describe
+    from automoe.data.prepare import PrepareConfig, prepare
+    from automoe.source import load_tokenizer, local_folder
+
+    values = settings.model_dump(exclude={"model", "chat_template", "output_dir"})
+    tokenizer = load_tokenizer(local_folder(settings.model, weights=False), settings.chat_template)
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+    ) as progress:
+        task = progress.add_task("reading")
+        summary = prepare(
+            PrepareConfig(out=settings.output_dir, **values),
+            tokenizer,
+            lambda rows: progress.update(task, description=f"{rows:,} rows"),
+        )
+    describe(summary)
+    console.print(f"prepared [bold]{settings.output_dir}[/]")
+
+
+@app.command("preview")
+@friendly
+def preview(
+    data: Annotated[Path, typer.Argument(help="Data file or folder, or a prepared folder.")],
+    model: Model,
+    row: Annotated[int, typer.Option(help="Which row to show first, counted from 1.")] = 1,
+    rows: Annotated[int, typer.Option(help="How many rows to show.")] = 1,
+    max_length: Annotated[int, typer.Option(help="Where a row would be too long.")] = 1024,
+    chat_template: Template = None,
+    plain: Annotated[bool, typer.Option(help="As in data prepare.")] = False,
+) -> None:
+    """Show examples with their loss mask in colour: trained, read only, beyond max_length."""
+    from automoe.data.preview import preview
+    from automoe.source import load_tokenizer, local_folder
+
+    tokenizer = load_tokenizer(local_folder(model, weights=False), chat_template)
+    preview(data, tokenizer, first=row, rows=rows, max_length=max_length, plain=plain)
+
+
+@app.command("check")
+@friendly
+def check(
+    data: Annotated[Path, typer.Argument(help="Data file or folder.")],
+    model: Model,
+    max_length: Annotated[int, typer.Option(help="Longest document in tokens.")] = 1024,
+    chat_template: Template = None,
+    split: Annotated[str | None, typer.Option(help="Split of a saved DatasetDict.")] = None,
+    plain: Annotated[bool, typer.Option(help="As in data prepare.")] = False,
+) -> None:
+    """Count rows, formats, roles and lengths, find bad rows; writes nothing. Exit code 1 if any row is bad."""
+    from automoe.data.check import check, show
+    from automoe.source import load_tokenizer, local_folder
+
+    tokenizer = load_tokenizer(local_folder(model, weights=False), chat_template)
+    found = check(data, tokenizer, split=split, max_length=max_length, plain=plain)
+    show(found, tokenizer)
+    if found.problems.found:
+        raise typer.Exit(1)
