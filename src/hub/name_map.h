@@ -43,9 +43,9 @@ class NamePattern {
 struct DiskTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::optional<int64_t> expert;     // parameter[expert]; else the parameter
-  std::optional<int64_t> first_row;  // shape[0] rows of that from here; else all of them
-  int64_t block = 0;                 // tensors of one block go into one shard: see expand()
+  std::optional<int64_t> expert = std::nullopt;     // parameter[expert]; else the parameter
+  std::optional<int64_t> first_row = std::nullopt;  // shape[0] rows of that from here; else all
+  int64_t block = 0;                                // one block goes into one shard: see expand()
 
   at::Tensor part_of(const at::Tensor& parameter) const;
 };

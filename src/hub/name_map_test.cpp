@@ -1,21 +1,9 @@
 #include "hub/name_map.h"
 
-#include "hub/test_support.h"
+#include "hub/test_checkpoints.h"
 
 namespace automoe::hub {
 namespace {
-
-const NameMap kQwen3Moe{
-    {"model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight",
-     "model.layers.{layer}.mlp.experts.gate_up_proj"},
-    {"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
-     "model.layers.{layer}.mlp.experts.down_proj"}};
-const NameMap kMixtral{
-    {"model.layers.{layer}.block_sparse_moe.experts.{expert}.{w1,w3}.weight",
-     "model.layers.{layer}.mlp.experts.gate_up_proj"},
-    {"model.layers.{layer}.block_sparse_moe.experts.{expert}.w2.weight",
-     "model.layers.{layer}.mlp.experts.down_proj"},
-    {"model.layers.{layer}.block_sparse_moe.gate.weight", "model.layers.{layer}.mlp.gate.weight"}};
 
 std::vector<std::string> names_of(const std::vector<DiskTensor>& tensors) {
   std::vector<std::string> names;

@@ -55,11 +55,11 @@ std::string message_of(Call call) {
   return "no error";
 }
 
-#define EXPECT_SAYS(message, part)                         \
-  do {                                                     \
-    const std::string said = message;                      \
-    EXPECT_NE(said.find(part), std::string::npos) << said; \
-  } while (false)
+inline testing::AssertionResult says(const std::string& message, const std::string& part) {
+  if (message.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "'" << part << "' is not in: " << message;
+}
+#define EXPECT_SAYS(message, part) EXPECT_TRUE(says(message, part))
 
 /// Runs a Python script with `folder` as its argument; false if Python lacks `module`. The interpreter is
 /// $AUTOMOE_PYTHON, else .venv of the repository, else python3.

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "automoe/checkpoint.h"
+#include "automoe/error.h"
+#include "core/text.h"
+#include "hub/jobs.h"
+#include "hub/name_map.h"
+#include "hub/parameters.h"
+#include "hub/weights_folder.h"
+
+namespace automoe {
+namespace hub {
+namespace {
+
+constexpr size_t kNamesInError = 8;
+
+// "3 tensors: 'a', 'b', 'c'"
+std::string list_names(const std::vector<std::string>& names) {
+  std::string out = text(names.size(), names.size() == 1 ? " tensor: " : " tensors: ");
+  for (size_t i = 0; i < std::min(names.size(), kNamesInError); ++i)
+    out += text(i == 0 ? "'" : ", '", names[i], "'");
+  if (names.size() > kNamesInError) out += text(" and ", names.size() - kNamesInError, " more");
+  return out;
+}
+
+// Decides which file tensor fills which part of which parameter, and reads nothing.
+class LoadPlan {
+ public:
+  LoadPlan(const WeightsFolder& folder, const NameMap& names) : files_(folder.tensors()), table_(names) {}
+
+  void add(const NamedTensor& parameter);
+  /// Throws if the files and the parameters do not fit together; returns the names that `ignore` allows.
+  std::vector<std::string> finish(const std::filesystem::path& folder,
+                                  const std::vector<std::string>& ignore) const;
+
+  std::vector<Transfer> transfers() const;
+  int64_t num_tensors() const { return int64_t(fills_.size()); }
+  int64_t num_bytes() const;
+
+ private:
+  struct Fill {
+    FileTensor from;
+    at::Tensor part;
+  };
+
+  std::vector<DiskTensor> sources_of(const NamedTensor& parameter);
+  void add_fill(const NamedTensor& parameter, const DiskTensor& source, const FileTensor& from);
+
+  const std::map<std::string_view, FileTensor>& files_;
+  NameTable table_;
+  std::vector<Fill> fills_;
+  std::map<std::string_view, std::string_view> used_;  // file tensor -> parameter
+  std::vector<std::string> missing_, misfits_;
+};
+
+// The file tensors of a parameter; a file that holds it whole, under its own name, will do.
+std::vector<DiskTensor> LoadPlan::sources_of(const NamedTensor& parameter) {
+  const std::vector<int64_t> shape = parameter.tensor.sizes().vec();
+  std::vector<DiskTensor> parts = table_.expand(parameter.name, shape);
+  const auto whole = files_.find(parameter.name);
+  if (whole == files_.end()) return parts;
+  for (const DiskTensor& part : parts) {
+    const auto also = files_.find(part.name);
+    AUTOMOE_CHECK_VALUE(also == files_.end() || also == whole, "[checkpoint] parameter '", parameter.name,
+                        "' would be filled twice: by '", part.name, "' in ", also->second.file_name(),
+                        " and by '", parameter.name, "' in ", whole->second.file_name());
+  }
+  return {{.name = parameter.name, .shape = shape}};
+}
+
+void LoadPlan::add(const NamedTensor& parameter) {
+  for (const DiskTensor& source : sources_of(parameter)) {
+    const auto found = files_.find(source.name);
+    if (found == files_.end())
+      missing_.push_back(source.name);
+    else
+      add_fill(parameter, source, found->second);
+  }
+}
+
+void LoadPlan::add_fill(const NamedTensor& parameter, const DiskTensor& source, const FileTensor& from) {
+  const TensorEntry& entry = *from.entry;
+  const auto [user, is_new] = used_.emplace(entry.name, parameter.name);
+  AUTOMOE_CHECK_VALUE(is_new, "[checkpoint] tensor '", entry.name, "' in ", from.file_name(),
+                      " is wanted by two parameters: '", user->second, "' and '", parameter.name, "'");
+  if (entry.shape != source.shape) {
+    misfits_.push_back(text("'", entry.name, "' in ", from.file_name(), ": expected shape ",
+                            shape_text(source.shape), " for '", parameter.name, "' ",
+                            shape_text(parameter.tensor.sizes()), ", found ", describe(entry)));
+    return;
+  }
+  check_convertible(entry, parameter.tensor.scalar_type(),
+                    text("[checkpoint] tensor '", entry.name, "' in ", from.file->path().string()));
+  fills_.push_back({from, source.part_of(parameter.tensor.detach())});
+}
+
+std::vector<std::string> LoadPlan::finish(const std::filesystem::path& folder,
+                                          const std::vector<std::string>& ignore) const {
+  const std::vector<NamePattern> may_stay(ignore.begin(), ignore.end());
+  std::vector<std::string> ignored, unexpected;
+  for (const auto& [name, from] : files_) {
+    if (used_.contains(name)) continue;
+    const bool allowed = std::any_of(may_stay.begin(), may_stay.end(),
+                                     [&](const NamePattern& pattern) { return pattern.matches(name); });
+    (allowed ? ignored : unexpected).emplace_back(name);
+  }
+  std::string problems;
+  if (!missing_.empty()) {
+    problems += text("\n  missing: ", list_names(missing_), ".");
+    problems += did_you_mean(missing_[0], {unexpected.begin(), unexpected.begin() + std::min<ptrdiff_t>(
+                                                                   1000, ptrdiff_t(unexpected.size()))});
+  }
+  if (!unexpected.empty()) problems += text("\n  not used by the model: ", list_names(unexpected), " (in ",
+                                            files_.at(unexpected[0]).file_name(), ").");
+  if (!misfits_.empty()) problems += text("\n  wrong shape: ", misfits_.size(), " tensors");
+  for (size_t i = 0; i < std::min(misfits_.size(), kNamesInError); ++i) problems += "\n    " + misfits_[i];
+  AUTOMOE_CHECK_VALUE(problems.empty(), "[checkpoint] the weights in ", folder.string(),
+                      " do not fit the model; is its config.json the right one?", problems);
+  return ignored;
+}
+
+std::vector<Transfer> LoadPlan::transfers() const {
+  std::vector<Transfer> transfers;
+  for (const Fill& fill : fills_) add_transfers(*fill.from.file, *fill.from.entry, fill.part, transfers);
+  // In file order, so that the system reads ahead.
+  std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
+    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+  });
+  return transfers;
+}
+
+int64_t LoadPlan::num_bytes() const {
+  int64_t bytes = 0;
+  for (const Fill& fill : fills_) bytes += int64_t(fill.from.entry->end - fill.from.entry->begin);
+  return bytes;
+}
+
+}  // namespace
+}  // namespace hub
+
+LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& names,
+                           const std::vector<NamedTensor>& parameters, const LoadOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  hub::check_parameters(parameters);
+  const hub::WeightsFolder files(folder);
+  hub::LoadPlan plan(files, names);
+  for (const NamedTensor& parameter : parameters) plan.add(parameter);
+  LoadReport report{.tensors = plan.num_tensors(), .bytes = plan.num_bytes(),
+                    .ignored = plan.finish(folder, options.ignore)};
+
+  hub::synchronize_devices(parameters);
+  const std::vector<hub::Transfer> transfers = plan.transfers();
+  hub::run_jobs(transfers.size(), hub::num_threads_for(options.threads),
+                [&](size_t i) { hub::read_transfer(transfers[i]); });
+  hub::synchronize_devices(parameters);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace automoe

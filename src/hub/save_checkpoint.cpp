@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "automoe/checkpoint.h"
+#include "automoe/error.h"
+#include "core/file.h"
+#include "hub/jobs.h"
+#include "hub/name_map.h"
+#include "hub/parameters.h"
+#include "hub/publish.h"
+#include "hub/safetensors.h"
+#include "hub/sharding.h"
+
+namespace automoe {
+namespace hub {
+namespace {
+
+struct Piece {
+  std::string name;
+  at::Tensor tensor;
+};
+using Block = std::vector<Piece>;  // stays within one shard
+
+// A file as it is to be written.
+struct Shard {
+  std::vector<TensorEntry> entries;
+  std::string header;
+  std::map<std::string, at::Tensor> tensors;
+
+  uint64_t file_bytes() const { return entries.empty() ? header.size() : entries.back().end; }
+};
+
+uint64_t bytes_of(const Block& block) {
+  return std::accumulate(block.begin(), block.end(), uint64_t{0},
+                         [](uint64_t sum, const Piece& piece) { return sum + piece.tensor.nbytes(); });
+}
+
+// In Transformers' order: parameters by natural name order, then as NameTable cuts them.
+std::vector<Block> blocks_of(const NameMap& names, const std::vector<NamedTensor>& parameters) {
+  const NameTable table(names);
+  std::vector<const NamedTensor*> ordered;
+  for (const NamedTensor& parameter : parameters) ordered.push_back(&parameter);
+  std::stable_sort(ordered.begin(), ordered.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    return natural_less(a->name, b->name);
+  });
+  std::vector<Block> blocks;
+  std::set<std::string> seen;
+  for (const NamedTensor* parameter : ordered) {
+    const size_t first = blocks.size();
+    for (const DiskTensor& part : table.expand(parameter->name, parameter->tensor.sizes().vec())) {
+      AUTOMOE_CHECK_VALUE(seen.insert(part.name).second, "[checkpoint] two parameters would be saved as '",
+                          part.name, "'; one of them is '", parameter->name, "'");
+      blocks.resize(std::max(blocks.size(), first + size_t(part.block) + 1));
+      blocks[first + size_t(part.block)].push_back({part.name, part.part_of(parameter->tensor.detach())});
+    }
+  }
+  return blocks;
+}
+
+std::vector<Shard> shards_of(const std::vector<Block>& blocks, int64_t max_shard_bytes) {
+  std::vector<uint64_t> sizes;
+  for (const Block& block : blocks) sizes.push_back(bytes_of(block));
+  std::vector<Shard> shards;
+  for (const std::vector<size_t>& members : split_into_shards(sizes, uint64_t(max_shard_bytes))) {
+    Shard& shard = shards.emplace_back();
+    for (const size_t member : members)
+      for (const Piece& piece : blocks[member]) {
+        shard.entries.push_back({piece.name, dtype_of(piece.tensor.scalar_type()), piece.tensor.sizes().vec()});
+        shard.tensors.emplace(piece.name, piece.tensor);
+      }
+    shard.header = lay_out(shard.entries);
+  }
+  return shards;
+}
+
+// Checks for room before anything is written; an index entry takes less than its header entry and 100 bytes.
+void require_room(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
+  uint64_t needed = 0;
+  for (const Shard& shard : shards) {
+    require_file_size_allowed(folder / "model.safetensors", shard.file_bytes());
+    needed += shard.file_bytes() + shard.header.size() + 100 * shard.entries.size();
+  }
+  require_free_space(folder, needed);
+}
+
+std::vector<StagedShard> stage_names(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
+  std::vector<StagedShard> staged;
+  for (const Shard& shard : shards) {
+    const std::string name = shard_file_name(staged.size(), shards.size());
+    StagedShard& now = staged.emplace_back(StagedShard{temporary_for(folder, name), name, {}});
+    for (const TensorEntry& entry : shard.entries) now.tensors.push_back(entry.name);
+  }
+  return staged;
+}
+
+void write_shards(const std::vector<Shard>& shards, const std::vector<StagedShard>& staged) {
+  std::vector<File> files;
+  files.reserve(shards.size());  // transfers point to them
+  std::vector<Transfer> transfers;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const File& file = files.emplace_back(File::create(staged[i].temporary));
+    file.reserve(shards[i].file_bytes());
+    file.write_at(0, std::as_bytes(std::span(shards[i].header)));
+    for (const TensorEntry& entry : shards[i].entries)
+      add_transfers(file, entry, shards[i].tensors.at(entry.name), transfers);
+  }
+  run_jobs(transfers.size(), num_threads_for(0), [&](size_t i) { write_transfer(transfers[i]); });
+  for (const File& file : files) file.flush();
+}
+
+// Reads back the header, and with it the size, of each file that was written.
+void check_written(const std::vector<Shard>& shards, const std::vector<StagedShard>& staged) {
+  for (size_t i = 0; i < shards.size(); ++i)
+    AUTOMOE_CHECK(SafetensorsFile(staged[i].temporary).tensors() == shards[i].entries, "[checkpoint] ",
+                  staged[i].temporary.string(), " does not hold what was written; is the disk failing?");
+}
+
+}  // namespace
+}  // namespace hub
+
+void save_checkpoint(const std::filesystem::path& folder, const NameMap& names,
+                     const std::vector<NamedTensor>& parameters, const SaveOptions& options) {
+  AUTOMOE_CHECK_VALUE(options.max_shard_bytes > 0, "[checkpoint] max_shard_bytes must be positive, found ",
+                      options.max_shard_bytes);
+  hub::check_parameters(parameters);
+  const std::vector<hub::Block> blocks = hub::blocks_of(names, parameters);
+  const std::vector<hub::Shard> shards = hub::shards_of(blocks, options.max_shard_bytes);
+  int64_t total_parameters = 0, total_bytes = 0;
+  for (const NamedTensor& parameter : parameters) total_parameters += parameter.tensor.numel();
+  for (const hub::Block& block : blocks) total_bytes += int64_t(hub::bytes_of(block));
+
+  AUTOMOE_CHECK_VALUE(!std::filesystem::is_regular_file(folder), "[checkpoint] cannot save into ",
+                      folder.string(), ": it is a file, expected a folder");
+  std::filesystem::create_directories(folder);
+  hub::remove_leftovers(folder);
+  hub::require_room(folder, shards);
+  hub::synchronize_devices(parameters);
+  const std::vector<hub::StagedShard> staged = hub::stage_names(folder, shards);
+  try {
+    hub::write_shards(shards, staged);
+    hub::check_written(shards, staged);
+    for (const auto& step : hub::publication(folder, staged, total_parameters, total_bytes)) step();
+  } catch (...) {
+    hub::remove_leftovers(folder);
+    throw;
+  }
+}
+
+}  // namespace automoe
