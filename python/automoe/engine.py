@@ -6,7 +6,12 @@ from typing import Any
 
 import torch
 
-from automoe.library import load
+from automoe.library import ops
+
+
+def load() -> None:
+    """Loads libautomoe.so; ImportError says what is wrong and what to do."""
+    ops()
 
 
 class Trainer:
@@ -19,7 +24,7 @@ class Trainer:
     def __init__(
         self, model: str | Path, config: dict[str, Any], *, dtype: str = "auto", device: str = "cpu"
     ) -> None:
-        load()
+        ops()
         self._device = device
         self._trainer = torch.classes.automoe.Trainer(str(model), json.dumps(config), dtype, device)
 
