@@ -30,7 +30,7 @@ Tensor equal_documents(const Tensor& q, const Tensor& k, const Tensor& v, int64_
   const Tensor out = at::scaled_dot_product_attention(
       per_document(q, length), per_document(k, length), per_document(v, length), mask,
       /*dropout_p=*/0.0, /*is_causal=*/!windowed, options.scale, /*enable_gqa=*/q.size(1) != k.size(1));
-  return out.transpose(1, 2).reshape(q.sizes());
+  return out.transpose(1, 2).reshape({q.size(0), q.size(1), v.size(2)});
 }
 
 Tensor one_by_one(const Tensor& q, const Tensor& k, const Tensor& v, const Documents& documents,
@@ -60,12 +60,15 @@ Tensor variable_length(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Documents& documents,
                  const AttentionOptions& options) {
-  AUTOMOE_CHECK_VALUE(q.dim() == 3 && k.dim() == 3 && k.sizes() == v.sizes() && q.size(0) == k.size(0) &&
-                          q.size(2) == k.size(2) && q.size(1) % k.size(1) == 0,
-                      "[attention] q [T, Hq, D], k and v [T, Hkv, D] with Hq a multiple of Hkv expected, got ",
+  AUTOMOE_CHECK_VALUE(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && q.size(0) == k.size(0) &&
+                          v.size(0) == k.size(0) && v.size(1) == k.size(1) && q.size(2) == k.size(2) &&
+                          q.size(1) % k.size(1) == 0,
+                      "[attention] q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, Dv] with Hq a multiple of Hkv "
+                      "expected, got ",
                       q.sizes(), ", ", k.sizes(), ", ", v.sizes());
   AUTOMOE_CHECK_VALUE(documents.tokens() == q.size(0), "[attention] the documents hold ",
                       documents.tokens(), " tokens, q has ", q.size(0));
+  if (q.size(0) == 0) return q.new_empty({0, q.size(1), v.size(2)}) * (q.sum() + k.sum() + v.sum());
   const bool windowed = options.window > 0 && options.window < documents.longest;
   const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   if (q.is_cuda() && half && (windowed || !documents.equal))

@@ -9,25 +9,26 @@ namespace {
 
 using at::Tensor;
 
-// Calls f(group, begin, end) for every group that has rows.
+// Calls f(group, begin, end) for every group.
 template <typename F>
 void for_each_group(const RowGroups& groups, F&& f) {
   for (int64_t group = 0, begin = 0; group < groups.count(); ++group) {
     const int64_t end = groups.host_ends[group];
-    if (end > begin) f(group, begin, end);
+    f(group, begin, end);
     begin = end;
   }
 }
 
 }  // namespace
 
-bool grouped_on_device(const Tensor& x) {
-  return x.is_cuda() && x.scalar_type() == at::kBFloat16;
+bool grouped_on_device(const Tensor& x, const Tensor& weight) {
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && weight.size(1) % 8 == 0 && weight.size(2) % 8 == 0;
 }
 
 Tensor grouped_linear(const Tensor& x, const Tensor& weight, const RowGroups& groups) {
-  if (grouped_on_device(x)) return at::_grouped_mm(x, weight.transpose(1, 2), groups.ends);
-  Tensor y = at::zeros({x.size(0), weight.size(1)}, x.options());
+  if (groups.host_ends.empty())
+    return at::_grouped_mm(x, weight.contiguous().transpose(1, 2), groups.ends);
+  Tensor y = at::empty({x.size(0), weight.size(1)}, x.options());
   for_each_group(groups, [&](int64_t group, int64_t begin, int64_t end) {
     Tensor rows = y.slice(0, begin, end);
     at::mm_out(rows, x.slice(0, begin, end), weight[group].t());
@@ -36,8 +37,8 @@ Tensor grouped_linear(const Tensor& x, const Tensor& weight, const RowGroups& gr
 }
 
 Tensor grouped_linear_dx(const Tensor& dy, const Tensor& weight, const RowGroups& groups) {
-  if (grouped_on_device(dy)) return at::_grouped_mm(dy, weight, groups.ends);
-  Tensor dx = at::zeros({dy.size(0), weight.size(2)}, dy.options());
+  if (groups.host_ends.empty()) return at::_grouped_mm(dy, weight.contiguous(), groups.ends);
+  Tensor dx = at::empty({dy.size(0), weight.size(2)}, dy.options());
   for_each_group(groups, [&](int64_t group, int64_t begin, int64_t end) {
     Tensor rows = dx.slice(0, begin, end);
     at::mm_out(rows, dy.slice(0, begin, end), weight[group]);
@@ -46,8 +47,8 @@ Tensor grouped_linear_dx(const Tensor& dy, const Tensor& weight, const RowGroups
 }
 
 Tensor grouped_linear_dweight(const Tensor& dy, const Tensor& x, const RowGroups& groups) {
-  if (grouped_on_device(dy)) return at::_grouped_mm(dy.t(), x, groups.ends);
-  Tensor dweight = at::zeros({groups.count(), dy.size(1), x.size(1)}, x.options());
+  if (groups.host_ends.empty()) return at::_grouped_mm(dy.t(), x, groups.ends);
+  Tensor dweight = at::empty({groups.count(), dy.size(1), x.size(1)}, x.options());
   for_each_group(groups, [&](int64_t group, int64_t begin, int64_t end) {
     Tensor part = dweight[group];
     at::mm_out(part, dy.slice(0, begin, end).t(), x.slice(0, begin, end));

@@ -4,9 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
 namespace automoe::kernels {
 
-/// x [..., H] float, weight [H] of the same dtype -> [..., H]. Differentiable; keeps x and [...] fp32.
+/// x [..., H] float, weight [H] -> [..., H] in the wider of their dtypes. Differentiable; keeps x and
+/// [...] fp32.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+/// sum = x + residual and rms_norm(sum, weight, eps), all of one dtype and shape, in one pass.
+/// Returns (sum, normed). Differentiable; keeps the sum and [...] fp32.
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& residual,
+                                               const at::Tensor& weight, double eps);
 
 }  // namespace automoe::kernels

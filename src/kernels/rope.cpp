@@ -1,6 +1,8 @@
 #include "kernels/rope.h"
 
 #include "automoe/error.h"
+#include "kernels/rope_args.h"
+#include "kernels/tensor_args.h"
 
 namespace automoe::kernels {
 namespace {
@@ -9,28 +11,37 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// cos, sin [T, d/2]; the inverse rotation is the one by -sin.
-Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
-  const int64_t half = cos.size(-1);
-  const Tensor c = cos.unsqueeze(1), s = sin.unsqueeze(1);  // [T, 1, d/2]
-  const Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
-  Tensor out = at::empty_like(x, at::MemoryFormat::Contiguous);
-  out.narrow(-1, 0, half).copy_(first * c - second * s);
-  out.narrow(-1, half, half).copy_(second * c + first * s);
-  const int64_t rest = x.size(-1) - 2 * half;
-  if (rest > 0) out.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
-  return out;
+Tensor rotate(const Tensor& given, const Tensor& cos, const Tensor& sin, bool inverse) {
+  const Tensor x = given.stride(2) == 1 ? given : given.contiguous();
+  Tensor y = at::empty(x.sizes(), x.options());
+  const RopeArgs args{.x = x.const_data_ptr(),
+                      .cos = cos.const_data_ptr(),
+                      .sin = sin.const_data_ptr(),
+                      .y = y.mutable_data_ptr(),
+                      .tokens = x.size(0),
+                      .heads = x.size(1),
+                      .dim = x.size(2),
+                      .half = cos.size(1),
+                      .token_stride = x.stride(0),
+                      .head_stride = x.stride(1),
+                      .inverse = inverse,
+                      .dtype = dtype_of(x, "rope")};
+  if (x.is_cpu())
+    rope_cpu(args);
+  else
+    rope_cuda(args, current_stream(x));
+  return y;
 }
 
 struct Rope : torch::autograd::Function<Rope> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
     ctx->save_for_backward({cos, sin});
-    return rotate(x, cos, sin);
+    return rotate(x, cos, sin, /*inverse=*/false);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    return {rotate(grads[0], saved[0], -saved[1]), Tensor(), Tensor()};
+    return {rotate(grads[0], saved[0], saved[1], /*inverse=*/true), Tensor(), Tensor()};
   }
 };
 
@@ -41,7 +52,10 @@ Tensor apply_rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
                           cos.size(0) == x.size(0) && 2 * cos.size(1) <= x.size(2),
                       "[rope] x [T, heads, D] and cos, sin [T, d/2] with d <= D expected, got ", x.sizes(),
                       ", ", cos.sizes(), ", ", sin.sizes());
-  return Rope::apply(x, cos, sin);
+  AUTOMOE_CHECK_VALUE(cos.scalar_type() == x.scalar_type() && sin.scalar_type() == x.scalar_type(),
+                      "[rope] cos and sin must have x's dtype ", x.scalar_type(), ", got ", cos.scalar_type(),
+                      " and ", sin.scalar_type());
+  return Rope::apply(x, cos.contiguous(), sin.contiguous());
 }
 
 }  // namespace automoe::kernels

@@ -1,0 +1,32 @@
+// Linked instead of the CUDA kernels where they are not built. current_stream() has already said so to
+// any caller, so nothing here is ever reached with a tensor.
+#include "automoe/error.h"
+#include "kernels/cross_entropy_args.h"
+#include "kernels/rms_norm_args.h"
+#include "kernels/rope_args.h"
+#include "kernels/routing_args.h"
+#include "kernels/silu_mul_args.h"
+
+namespace automoe::kernels {
+namespace {
+
+[[noreturn]] void not_built() {
+  throw RuntimeError("automoe was built without CUDA kernels; build with AUTOMOE_CUDA=ON");
+}
+
+}  // namespace
+
+int64_t rms_norm_parts_cuda(int64_t, int64_t) { not_built(); }
+int64_t sort_pairs_scratch_cuda(int64_t, int64_t) { not_built(); }
+void rms_norm_fwd_cuda(const RmsNormFwdArgs&, Stream) { not_built(); }
+void rms_norm_bwd_cuda(const RmsNormBwdArgs&, Stream) { not_built(); }
+void silu_mul_fwd_cuda(const SiluMulFwdArgs&, Stream) { not_built(); }
+void silu_mul_bwd_cuda(const SiluMulBwdArgs&, Stream) { not_built(); }
+void silu_mul_scored_bwd_cuda(const SiluMulScoredBwdArgs&, Stream) { not_built(); }
+void rope_cuda(const RopeArgs&, Stream) { not_built(); }
+void sort_pairs_cuda(const SortPairsArgs&, Stream) { not_built(); }
+void gather_rows_cuda(const GatherRowsArgs&, Stream) { not_built(); }
+void combine_rows_cuda(const CombineRowsArgs&, Stream) { not_built(); }
+void cross_entropy_cuda(const CrossEntropyArgs&, Stream) { not_built(); }
+
+}  // namespace automoe::kernels

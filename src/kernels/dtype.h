@@ -1,0 +1,14 @@
+// What kernels know of a tensor besides its pointer. Needs no Torch header: .cu files include it.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace automoe::kernels {
+
+enum class DType : uint8_t { kFloat32, kFloat64, kBFloat16, kFloat16 };  // kFloat64: CPU only
+
+using Stream = CUstream_st*;  // the same type as cudaStream_t
+
+}  // namespace automoe::kernels
