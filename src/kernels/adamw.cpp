@@ -1,0 +1,81 @@
+#include "kernels/adamw.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+#include "automoe/error.h"
+#include "kernels/adamw_args.h"
+#include "kernels/tensor_args.h"
+
+namespace automoe::kernels {
+namespace {
+
+using at::Tensor;
+
+AdamWArgs arguments(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                    const Tensor& grad, double grad_scale, const AdamWOptions& options) {
+  const double correction1 = 1.0 - std::pow(options.beta1, double(options.step));
+  const double correction2 = 1.0 - std::pow(options.beta2, double(options.step));
+  return {.parameter = parameter.scalar_type() == at::kFloat ? nullptr : parameter.mutable_data_ptr(),
+          .master = master.mutable_data_ptr<float>(),
+          .exp_avg = exp_avg.mutable_data_ptr<float>(),
+          .exp_avg_sq = exp_avg_sq.mutable_data_ptr<float>(),
+          .grad = grad.const_data_ptr(),
+          .count = parameter.numel(),
+          .parameter_dtype = dtype_of(parameter, "adamw"),
+          .grad_dtype = dtype_of(grad, "adamw"),
+          .grad_scale = float(grad_scale),
+          .keep = float(1.0 - options.learning_rate * options.weight_decay),
+          .beta1 = float(options.beta1),
+          .beta2 = float(options.beta2),
+          .rate = float(options.learning_rate / correction1),
+          .root_correction = float(1.0 / std::sqrt(correction2)),
+          .epsilon = float(options.epsilon)};
+}
+
+// ATen's fused kernel wants one dtype throughout: the gradient is converted first.
+void adamw_device(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                  const Tensor& grad, const Tensor& grad_scale, const AdamWOptions& options) {
+  const Tensor wide = grad_scale.defined() ? grad.to(at::kFloat).mul(grad_scale) : grad.to(at::kFloat);
+  const Tensor step = at::full({}, double(options.step), exp_avg.options());
+  at::_fused_adamw_({master}, {wide}, {exp_avg}, {exp_avg_sq}, {}, {step}, options.learning_rate, options.beta1,
+                    options.beta2, options.weight_decay, options.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  if (parameter.scalar_type() != at::kFloat) parameter.copy_(master);
+}
+
+bool is_trainable_dtype(const Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+void check(const Tensor& parameter, const Tensor& other, const char* name, bool fp32) {
+  AUTOMOE_CHECK_VALUE(other.sizes() == parameter.sizes() && other.device() == parameter.device() &&
+                          other.is_contiguous(),
+                      "[adamw] ", name, " must be contiguous, ", parameter.sizes(), " on ", parameter.device(),
+                      " like the parameter, got ", other.sizes(), " on ", other.device());
+  AUTOMOE_CHECK_VALUE(fp32 ? other.scalar_type() == at::kFloat : is_trainable_dtype(other), "[adamw] ", name,
+                      " must be ", fp32 ? "float32" : "float32, bfloat16 or float16", ", got ", other.scalar_type());
+}
+
+}  // namespace
+
+void adamw_(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
+            const Tensor& grad, const Tensor& grad_scale, const AdamWOptions& options) {
+  check(parameter, parameter, "parameter", /*fp32=*/false);
+  check(parameter, master, "master", /*fp32=*/true);
+  check(parameter, exp_avg, "exp_avg", /*fp32=*/true);
+  check(parameter, exp_avg_sq, "exp_avg_sq", /*fp32=*/true);
+  check(parameter, grad, "grad", /*fp32=*/false);
+  AUTOMOE_CHECK_VALUE((parameter.scalar_type() == at::kFloat) == (parameter.const_data_ptr() == master.const_data_ptr()),
+                      "[adamw] a float32 parameter is its own master: pass the same tensor twice");
+  AUTOMOE_CHECK_VALUE(options.step >= 1, "[adamw] step must be at least 1, got ", options.step);
+  const at::NoGradGuard no_grad;
+  if (!parameter.is_cpu())
+    return adamw_device(parameter, master, exp_avg, exp_avg_sq, grad, grad_scale, options);
+  const double scale = grad_scale.defined() ? grad_scale.item<double>() : 1.0;
+  adamw_cpu(arguments(parameter, master, exp_avg, exp_avg_sq, grad, scale, options));
+}
+
+}  // namespace automoe::kernels
