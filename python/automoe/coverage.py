@@ -1,0 +1,202 @@
+"""What the engine runs natively. `gaps` is the one place that knows: an empty list means the engine."""
+
+import functools
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.utils import output_capturing
+
+from automoe import library
+from automoe.disguise import undisguised
+
+# Arguments that change nothing when they hold nothing, and what they ask for when they hold something.
+_MUST_BE_EMPTY = {
+    "cache": "a key-value cache is given",
+    "past_key_values": "a key-value cache is given",
+    "inputs_embeds": "inputs_embeds is given",
+    "output_attentions": "output_attentions is asked for",
+    "output_hidden_states": "output_hidden_states is asked for",
+}
+_ATTENTION = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{version}" for version in (2, 3, 4)))
+_EXPERTS = ("automoe", "eager", "grouped_mm", "batched_mm")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_PLAIN_MODULES = (nn.Linear, nn.Embedding, nn.ModuleList, type(ACT2FN["silu"]))
+
+
+@dataclass
+class Call:
+    """The arguments of one forward call, by name."""
+
+    input_ids: torch.Tensor | None = None
+    attention_mask: torch.Tensor | None = None
+    position_ids: torch.Tensor | None = None
+    labels: torch.Tensor | None = None
+    num_items_in_batch: torch.Tensor | int | None = None
+    output_router_logits: bool | None = None
+    logits_to_keep: int | torch.Tensor = 0
+    use_cache: bool | None = None
+    return_dict: bool | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+@functools.cache
+def signature_of(forward: Any) -> inspect.Signature:
+    return inspect.signature(forward)
+
+
+def bind(forward: Any, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Call:
+    """What `forward(model, *args, **kwargs)` means; TypeError where it means nothing."""
+    given = dict(signature_of(forward).bind(model, *args, **kwargs).arguments)
+    given.pop("self")
+    given.update(given.pop("kwargs", {}))
+    known = {name: given.pop(name) for name in list(given) if name in Call.__dataclass_fields__}
+    return Call(**known, others=given)
+
+
+def gaps(model: nn.Module, call: Call) -> list[str]:
+    """Why the engine cannot run this call, in words; empty if it can."""
+    if model._automoe_config is None:
+        return [f"{type(model).__name__} has no native implementation"]
+    # The modules are looked at last: generation, which needs a cache, calls this once per token.
+    return (
+        list(_argument_gaps(model, call)) or list(_parameter_gaps(model, call)) or list(_module_gaps(model))
+    )
+
+
+def _argument_gaps(model: nn.Module, call: Call) -> Iterator[str]:
+    config, ids, mask = model.config, call.input_ids, call.attention_mask
+    for name, value in call.others.items():
+        if name in _MUST_BE_EMPTY:
+            if value is not None and value is not False:
+                yield _MUST_BE_EMPTY[name]
+        elif value is not None:
+            yield f"the argument {name} is not covered"
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name, False) and call.others.get(name) is None:
+            yield f"{_MUST_BE_EMPTY[name]} by the config"
+    if wants_cache(model, call):
+        yield "a key-value cache is asked for (use_cache)"
+    if not isinstance(ids, torch.Tensor):
+        yield "input_ids is missing or no tensor"
+        return
+    if ids.dim() != 2 or ids.numel() == 0:
+        yield f"input_ids is not [batch, length] but {list(ids.shape)}"
+    if mask is not None and not (isinstance(mask, torch.Tensor) and mask.shape == ids.shape):
+        yield "attention_mask does not have the shape of input_ids"
+    if call.position_ids is not None and not _fits_positions(call.position_ids, ids):
+        yield "position_ids does not have the shape of input_ids"
+    if call.labels is not None:
+        yield from _label_gaps(model, call)
+    if call.output_router_logits and not has_router(model):
+        yield "output_router_logits is asked for, but there is no router"
+    if model.training and getattr(config, "attention_dropout", 0):
+        yield "attention_dropout is on"
+    if model.training and getattr(config, "router_jitter_noise", 0):
+        yield "router_jitter_noise is on"
+    if getattr(config, "hidden_act", "silu") != "silu":
+        yield f"hidden_act is {config.hidden_act}"
+    if config._attn_implementation not in _ATTENTION:
+        yield f"attn_implementation is {config._attn_implementation}"
+    if config._experts_implementation not in _EXPERTS:
+        yield f"experts_implementation is {config._experts_implementation}"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        yield "a torch.func transform is active"
+    if mask is not None and has_window(config) and _has_holes(mask):
+        yield "attention_mask has holes and attention has a sliding window"
+
+
+def has_router(model: nn.Module) -> bool:
+    return "output_router_logits" in signature_of(type(model).forward).parameters
+
+
+def _fits_positions(positions: torch.Tensor, ids: torch.Tensor) -> bool:
+    rows, length = ids.shape
+    return positions.dim() == 2 and positions.shape[1] == length and positions.shape[0] in (1, rows)
+
+
+def _label_gaps(model: nn.Module, call: Call) -> Iterator[str]:
+    if not isinstance(call.labels, torch.Tensor) or call.labels.shape != call.input_ids.shape:
+        yield "labels does not have the shape of input_ids"
+    if hasattr(model, "_loss_function") or model.loss_type != "ForCausalLM":
+        yield "the loss function was replaced"
+    if isinstance(call.logits_to_keep, torch.Tensor) or call.logits_to_keep != 0:
+        yield "labels and logits_to_keep are given together"
+
+
+def _has_holes(mask: torch.Tensor) -> bool:
+    """Whether a row's real tokens are not one run. The engine closes up holes, and a window counts them."""
+    real = mask.bool()
+    starts = real & ~nn.functional.pad(real, (1, 0))[:, :-1]
+    return bool((starts.sum(1) > 1).any())
+
+
+def has_window(config: Any) -> bool:
+    return bool(getattr(config, "sliding_window", None)) and getattr(config, "use_sliding_window", True)
+
+
+def wants_cache(model: nn.Module, call: Call) -> bool:
+    """Whether the caller may look for a cache in the output. With use_cache left to the config it is made in
+    inference alone: a training step, or the loss of a batch, has no use for one."""
+    if call.use_cache is not None:
+        return bool(call.use_cache) and not checkpoints_layers(model)
+    in_training = model.training and torch.is_grad_enabled()
+    return bool(getattr(model.config, "use_cache", False)) and call.labels is None and not in_training
+
+
+def checkpoints_layers(model: nn.Module) -> bool:
+    enabled = getattr(model.base_model, "gradient_checkpointing", False)
+    return bool(enabled) and model.training and torch.is_grad_enabled()
+
+
+def _parameter_gaps(model: nn.Module, call: Call) -> Iterator[str]:
+    parameters = dict(model.named_parameters())
+    expected = library.engine(model._automoe_config).parameter_names
+    if differing := sorted(set(parameters) ^ set(expected)):
+        yield f"the parameters are not those of the config: {differing[0]} differs"
+        return
+    first = next(iter(parameters.values()))
+    for name, parameter in parameters.items():
+        if type(parameter) not in (nn.Parameter, torch.Tensor):
+            yield f"the parameter {name} is a {type(parameter).__name__}"
+            return
+        if parameter.dtype != first.dtype or parameter.device != first.device:
+            yield f"parameters differ in dtype or device: {name} is {parameter.dtype} on {parameter.device}"
+            return
+    if first.dtype not in _DTYPES or first.device.type not in ("cpu", "cuda"):
+        yield f"parameters are {first.dtype} on {first.device}"
+    if call.input_ids.device != first.device:
+        yield f"input_ids is on {call.input_ids.device}, the parameters are on {first.device}"
+    device = first.device.type
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != first.dtype:
+        yield f"autocast to {torch.get_autocast_dtype(device)} is on"
+
+
+def _module_gaps(model: nn.Module) -> Iterator[str]:
+    if nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks:
+        yield "global forward hooks are registered"
+    family = type(model).__module__
+    for name, module in model.named_modules():
+        if module is model:
+            continue
+        cls = type(module)
+        if cls not in _PLAIN_MODULES and undisguised(cls).__module__ != family:
+            yield f"the module {name} is a {cls.__module__}.{cls.__name__}"
+        elif "forward" in vars(module):
+            yield f"the forward of {name} was replaced"
+        elif module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            yield f"the module {name} has hooks"
+        elif module._forward_hooks and not all(map(_is_harmless, module._forward_hooks.values())):
+            yield f"the module {name} has forward hooks"
+
+
+def _is_harmless(hook: Any) -> bool:
+    """Transformers' own hooks: they collect outputs that were not asked for, or make the embedding's output
+    require gradients, which the engine does not need."""
+    return getattr(hook, "__module__", "") == output_capturing.__name__ or getattr(
+        hook, "__qualname__", ""
+    ).endswith("enable_input_require_grads.<locals>.make_inputs_require_grads")
