@@ -32,9 +32,7 @@ def _machine() -> Iterator[Finding]:
     free = shutil.disk_usage(".").free / 2**30
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding(
-        "ok", "machine", f"{cores} cores, {memory:.0f} GiB memory, {free:.0f} GiB free here"
-    )
+    yield Finding("ok", "machine", f"{cores} cores, {memory:.0f} GiB memory, {free:.0f} GiB free here")
 
 
 def _torch() -> Iterator[Finding]:
@@ -54,9 +52,7 @@ def _torch() -> Iterator[Finding]:
                 f"{device.name}, {size:.0f} GiB, sm_{device.major}{device.minor}; used",
             )
     elif torch.version.cuda is None:
-        yield Finding(
-            "off", "cuda", "this torch is built for the CPU only; training runs on the CPU"
-        )
+        yield Finding("off", "cuda", "this torch is built for the CPU only; training runs on the CPU")
     else:
         yield Finding(
             "off",

@@ -55,8 +55,6 @@ class Generator:
         torch.manual_seed(seed)
         streamer = TextStreamer(self.tokenizer, skip_prompt=not self.raw, skip_special_tokens=True)
         with torch.no_grad():
-            out = self.model.generate(
-                **inputs, max_new_tokens=max_new_tokens, streamer=streamer, **sampling
-            )
+            out = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **sampling)
         new = out[0, inputs["input_ids"].shape[1] :]
         return self.tokenizer.decode(new, skip_special_tokens=True).strip()

@@ -5,16 +5,6 @@ from pathlib import Path
 from typing import Any
 
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
-NATIVE = frozenset(
-    {
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "MixtralForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -31,7 +21,13 @@ class ModelInfo:
 
     @property
     def native(self) -> bool:
-        return self.architecture in NATIVE
+        """Whether the engine has a file for this architecture; False without the engine."""
+        from automoe import library
+
+        try:
+            return self.architecture in library.native_architectures()
+        except ImportError:
+            return False
 
 
 def model_info(folder: Path) -> ModelInfo:

@@ -11,6 +11,8 @@ import typer
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+SHORT = ("out", "lr", "epochs", "tokenizer")  # aliases that are flags too
+
 
 class Settings(BaseModel):
     """Base of all settings. `aliases` maps other tools' words to ours."""
@@ -33,8 +35,7 @@ class Settings(BaseModel):
             return cls(**named)
         except ValidationError as error:
             lines = [
-                f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}"
-                for e in error.errors()
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}" for e in error.errors()
             ]
             raise ValueError(f"[{where}] " + "; ".join(lines)) from None
 
@@ -50,9 +51,7 @@ class Settings(BaseModel):
             except yaml.YAMLError as error:
                 raise ValueError(f"[config] {path} is no valid YAML: {error}") from None
             if not isinstance(values, dict):
-                raise ValueError(
-                    f"[config] {path} must hold keys and values, got {type(values).__name__}"
-                )
+                raise ValueError(f"[config] {path} must hold keys and values, got {type(values).__name__}")
         given = {name: value for name, value in flags.items() if value is not None and value != []}
         hidden = {key for key in values if cls.aliases.get(str(key), str(key)) in given}
         kept = {key: value for key, value in values.items() if key not in hidden}
@@ -66,35 +65,25 @@ class Settings(BaseModel):
         return f"; known are {', '.join(sorted(cls.model_fields))}"
 
 
-def flags_of(settings: type[Settings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def flags_of(
+    settings: type[Settings], positional: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command `(config: Path | None, flags: dict)` one flag for every field of the settings."""
 
     def decorate(command: Callable[[Path | None, dict[str, Any]], Any]) -> Callable[..., Any]:
         def run(config: Path | None = None, **flags: Any) -> Any:
             return command(config, flags)
 
-        file = Annotated[
-            Path | None, typer.Option("--config", "-c", help="YAML file; flags win over it.")
-        ]
+        file = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; flags win over it.")]
         parameters = [
-            inspect.Parameter(
-                "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=file
-            )
+            inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=file)
         ]
         for name, field in settings.model_fields.items():
-            shown = (
-                None
-                if field.is_required()
-                else _shown(field.get_default(call_default_factory=True))
-            )
-            option = typer.Option(
-                *_spellings(settings, name), help=field.description, show_default=shown or False
-            )
-            annotation = Annotated[_flag_type(field.annotation), option]
+            annotation = Annotated[
+                _flag_type(field.annotation), _parameter(settings, name, name == positional)
+            ]
             parameters.append(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-                )
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
             )
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__doc__, run.__name__ = command.__doc__, command.__name__
@@ -103,15 +92,19 @@ def flags_of(settings: type[Settings]) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
+def _parameter(settings: type[Settings], name: str, positional: bool) -> Any:
+    field = settings.model_fields[name]
+    if positional:
+        return typer.Argument(help=field.description, show_default=False)
+    shown = None if field.is_required() else _shown(field.get_default(call_default_factory=True))
+    return typer.Option(*_spellings(settings, name), help=field.description, show_default=shown or False)
+
+
 def _spellings(settings: type[Settings], name: str) -> list[str]:
     flag = name.replace("_", "-")
     if _flag_type(settings.model_fields[name].annotation) == (bool | None):
         return [f"--{flag}/--no-{flag}"]
-    short = [
-        a
-        for a, target in settings.aliases.items()
-        if target == name and a in ("out", "lr", "epochs")
-    ]
+    short = [a for a, target in settings.aliases.items() if target == name and a in SHORT]
     return [f"--{flag}", *(f"--{alias}" for alias in short)]
 
 

@@ -14,9 +14,7 @@ def local_folder(model: str | Path, *, weights: bool = True) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists():
-        raise ValueError(
-            f"[model] {folder} has no config.json; expected a Hugging Face model folder"
-        )
+        raise ValueError(f"[model] {folder} has no config.json; expected a Hugging Face model folder")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(model)):
         raise ValueError(
             f"[model] {model} does not exist; expected a folder or a repository id like owner/name"
@@ -26,13 +24,9 @@ def local_folder(model: str | Path, *, weights: bool = True) -> Path:
     patterns = [p for p in WANTED if weights or p != "*.safetensors"]
     try:
         return Path(snapshot_download(str(model), allow_patterns=patterns))
-    except (
-        Exception
-    ) as error:  # offline, not found, no permission: all end here with the hub's own words
+    except Exception as error:  # offline, not found, no permission: all end here with the hub's own words
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"[model] {model} is no local folder and could not be fetched: {reason}"
-        ) from None
+        raise ValueError(f"[model] {model} is no local folder and could not be fetched: {reason}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

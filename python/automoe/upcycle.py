@@ -21,8 +21,16 @@ from safetensors.torch import save_file
 
 MLP = re.compile(r"(model\.layers\.\d+)\.mlp\.(gate_proj|up_proj|down_proj)\.weight")
 MIXTRAL_NAMES = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
-COPIED = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "added_tokens.json",
-          "generation_config.json", "additional_chat_templates")  # fmt: skip
+COPIED = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template*",
+    "additional_chat_templates",
+    "generation_config.json",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,9 @@ class UpcycleConfig:
     out: Path
     num_experts: int = 8
     top_k: int = 2
-    noise: float = 0.0  # standard deviation added to each expert, as a share of the tensor's own; breaks exactness
+    noise: float = (
+        0.0  # standard deviation added to each expert, as a share of the tensor's own; breaks exactness
+    )
     router_std: float = 0.02  # of the random router; any router is exact
     router_aux_loss_coef: float = 0.001
     dtype: str | None = None  # torch name; unset keeps that of the files
@@ -52,9 +62,7 @@ class Family:
 def _mixtral_config(dense: dict[str, Any], options: UpcycleConfig) -> dict[str, Any]:
     for key in ("attention_bias", "mlp_bias"):
         if dense.get(key):
-            raise ValueError(
-                f"[upcycle] Mixtral has no biases, but {key} is true in the dense model"
-            )
+            raise ValueError(f"[upcycle] Mixtral has no biases, but {key} is true in the dense model")
     if dense.get("pretraining_tp", 1) != 1:
         raise ValueError("[upcycle] pretraining_tp other than 1 has no counterpart in Mixtral")
     sizes = {"num_local_experts": options.num_experts, "router_jitter_noise": 0.0}
@@ -76,9 +84,7 @@ def _qwen3_config(dense: dict[str, Any], options: UpcycleConfig) -> dict[str, An
 
 MIXTRAL = Family(
     "MixtralForCausalLM",
-    lambda layer, expert, part: (
-        f"{layer}.block_sparse_moe.experts.{expert}.{MIXTRAL_NAMES[part]}.weight"
-    ),
+    lambda layer, expert, part: f"{layer}.block_sparse_moe.experts.{expert}.{MIXTRAL_NAMES[part]}.weight",
     ".block_sparse_moe.gate.weight",
     _mixtral_config,
 )
@@ -115,23 +121,15 @@ def upcycle(options: UpcycleConfig, on_tensor: Callable[[int, int], None] | None
 def _check(options: UpcycleConfig, dense: dict[str, Any]) -> Family:
     kind = dense.get("model_type")
     if kind not in FAMILIES:
-        raise ValueError(
-            f"[upcycle] cannot upcycle model type '{kind}'; possible are {', '.join(FAMILIES)}"
-        )
+        raise ValueError(f"[upcycle] cannot upcycle model type '{kind}'; possible are {', '.join(FAMILIES)}")
     if not 1 <= options.top_k <= options.num_experts:
         raise ValueError(
             f"[upcycle] top_k must lie between 1 and the {options.num_experts} experts, got {options.top_k}"
         )
     if "quantization_config" in dense:
         raise ValueError("[upcycle] the dense model is quantized; save it unquantized first")
-    if (
-        options.out.exists()
-        and not (options.out / "config.json").is_file()
-        and any(options.out.iterdir())
-    ):
-        raise ValueError(
-            f"[upcycle] {options.out} exists and is no model folder; choose another --out"
-        )
+    if options.out.exists() and not (options.out / "config.json").is_file() and any(options.out.iterdir()):
+        raise ValueError(f"[upcycle] {options.out} exists and is no model folder; choose another --out")
     return FAMILIES[kind]
 
 
@@ -175,9 +173,7 @@ def _tensors(
             for expert in range(options.num_experts):
                 yield family.expert(layer, expert, part), _noisy(tensor, options.noise, generator)
             if part == "gate_proj":
-                router = torch.randn(
-                    options.num_experts, config["hidden_size"], generator=generator
-                )
+                router = torch.randn(options.num_experts, config["hidden_size"], generator=generator)
                 yield layer + family.router, (router * options.router_std).to(tensor.dtype)
         if on_tensor:
             on_tensor(count, len(places))
@@ -187,19 +183,14 @@ def _noisy(tensor: torch.Tensor, noise: float, generator: torch.Generator) -> to
     if noise == 0:
         return tensor
     scale = noise * tensor.float().std()
-    return (tensor.float() + scale * torch.randn(tensor.shape, generator=generator)).to(
-        tensor.dtype
-    )
+    return (tensor.float() + scale * torch.randn(tensor.shape, generator=generator)).to(tensor.dtype)
 
 
 def _places(folder: Path) -> dict[str, Path]:
     """Every tensor of a checkpoint with its file."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return {
-            name: folder / file
-            for name, file in json.loads(index.read_text())["weight_map"].items()
-        }
+        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
     single = folder / "model.safetensors"
     if not single.is_file():
         raise ValueError(
@@ -209,9 +200,7 @@ def _places(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(source.keys(), single)
 
 
-def _write_weights(
-    options: UpcycleConfig, folder: Path, tensors: Iterator[tuple[str, torch.Tensor]]
-) -> None:
+def _write_weights(options: UpcycleConfig, folder: Path, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
     """Shards of at most max_shard_bytes under Transformers' names, with an index where there are several."""
     shard: dict[str, torch.Tensor] = {}
     shards: list[list[str]] = []

@@ -58,9 +58,7 @@ def _backend(family: str) -> str:
 
 def make_tokenizer(family: str) -> PreTrainedTokenizerFast:
     bos, eos, _ = SPECIALS[family]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(_backend(family)), eos_token=eos
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(_backend(family)), eos_token=eos)
     if bos and family != "chatml":
         tokenizer.bos_token = bos
     tokenizer.pad_token = eos  # what many fine-tunes do; nothing may depend on it

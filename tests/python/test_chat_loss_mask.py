@@ -1,12 +1,11 @@
 """C3, C4: what is trained in a chat is the replies with their end tokens, nothing more and nothing less."""
 
 import pytest
-from conftest import make_tokenizer
-
 from automoe.data.encode import Encoder
 from automoe.data.formats import Chat
 from automoe.data.messages import RowError
 from automoe.data.template import ChatTemplate, TemplateError
+from conftest import make_tokenizer
 
 END = {
     "chatml": "<|im_end|>",
@@ -35,9 +34,7 @@ def trained_text(tokenizer, example):
     return tokenizer.decode([i for i, t in zip(encoded.ids, encoded.trained, strict=True) if t])
 
 
-THREE_TURNS = chat(
-    "Hi", "Hello there", "What is 2+2?", "It is 4. Paris is nice too.", "Bye", "Bye bye"
-)
+THREE_TURNS = chat("Hi", "Hello there", "What is 2+2?", "It is 4. Paris is nice too.", "Bye", "Bye bye")
 
 
 def test_trained_text_is_the_replies_with_their_end_token_and_nothing_else(family, tokenizer):
@@ -54,9 +51,7 @@ def test_ids_are_those_of_the_template_itself(tokenizer):
     assert Encoder(tokenizer).encode(THREE_TURNS).ids == expected
 
 
-def test_end_tokens_of_other_roles_are_not_trained_though_they_are_the_same_token(
-    family, tokenizer
-):
+def test_end_tokens_of_other_roles_are_not_trained_though_they_are_the_same_token(family, tokenizer):
     encoded = Encoder(tokenizer).encode(THREE_TURNS)
     end = tokenizer.convert_tokens_to_ids(END[family])
     trained_ends = sum(t for i, t in zip(encoded.ids, encoded.trained, strict=True) if i == end)
@@ -109,15 +104,11 @@ def test_a_tool_call_is_trained_and_the_tool_answer_is_not(name):
     trained = trained_text(tokenizer, example)
     assert "look_up" in trained and '"city": "Paris"' in trained
     assert trained.count(END[name]) == 3
-    assert not any(
-        part in trained for part in ("SECRET", "Thanks", "Where", "user", "ipython", "properties")
-    )
+    assert not any(part in trained for part in ("SECRET", "Thanks", "Where", "user", "ipython", "properties"))
 
 
 def test_thoughts_are_trained_with_their_block_where_the_template_prints_them(qwen3):
-    example = chat(
-        "Hi", "<think>\nlong thoughts\n</think>\n\nHello", "More", "<think>\nnew\n</think>\n\nBye"
-    )
+    example = chat("Hi", "<think>\nlong thoughts\n</think>\n\nHello", "More", "<think>\nnew\n</think>\n\nBye")
     assert trained_text(qwen3, example) == "Hello<|im_end|><think>\nnew\n</think>\n\nBye<|im_end|>"
 
 
@@ -128,9 +119,7 @@ def test_only_the_completion_of_a_conversational_prompt_is_trained(tokenizer, fa
 
 def test_a_template_of_plain_words_still_shows_where_replies_are():
     tokenizer = make_tokenizer("chatml")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role | upper }}: {{ m.content }}\n{% endfor %}"
-    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role | upper }}: {{ m.content }}\n{% endfor %}"
     encoded = Encoder(tokenizer).encode(chat("Hi", "Hello", "More", "Bye"))
     assert trained_text(tokenizer, chat("Hi", "Hello", "More", "Bye")) == "HelloBye"
     assert encoded.endless_turns == 2
@@ -145,7 +134,7 @@ def test_a_template_of_plain_words_still_shows_where_replies_are():
             "does not print message 2",
         ),
         (
-            "{% for m in messages %}{{ m.content | length }}{{ m.content if m.content | length == 1 }}{% endfor %}",
+            "{% for m in messages %}{{ m.content if m.content | length == 1 else 0 }}{% endfor %}",
             "does not print message 2",
         ),
     ],

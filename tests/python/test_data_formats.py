@@ -8,7 +8,6 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
-
 from automoe.data import PrepareConfig, PreparedFolder, prepare
 from automoe.data.formats import Chat, Completion, Text, parse_row
 from automoe.data.messages import RowError
@@ -18,12 +17,8 @@ FORMATS = {
     "messages": lambda q, a: {
         "messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]
     },
-    "sharegpt": lambda q, a: {
-        "conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}]
-    },
-    "aliases": lambda q, a: {
-        "messages": [{"role": "Customer", "text": q}, {"speaker": "bot", "message": a}]
-    },
+    "sharegpt": lambda q, a: {"conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}]},
+    "aliases": lambda q, a: {"messages": [{"role": "Customer", "text": q}, {"speaker": "bot", "message": a}]},
     "model": lambda q, a: {
         "conversations": [{"role": "prompter", "content": q}, {"from": "model", "value": a}]
     },
@@ -75,9 +70,7 @@ def test_equal_content_gives_equal_ids_in_every_kind_of_file(tmp_path, qwen3):
         writer.writeheader()
         writer.writerows(rows)
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
-    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(
-        tmp_path / "saved_dict"
-    )
+    datasets.DatasetDict(train=datasets.Dataset.from_list(rows)).save_to_disk(tmp_path / "saved_dict")
     (tmp_path / "folder").mkdir()
     write_jsonl(tmp_path / "folder" / "1.jsonl", rows[:1])
     write_jsonl(tmp_path / "folder" / "2.jsonl", rows[1:])
@@ -107,9 +100,7 @@ def test_bad_rows_stop_the_run_and_both_are_named(tmp_path, qwen3):
     with pytest.raises(ValueError) as error:
         prepared(path, qwen3)
     message = str(error.value)
-    assert (
-        f"{path}:2: message 2 has the unknown role 'asistant'; did you mean 'assistant'?" in message
-    )
+    assert f"{path}:2: message 2 has the unknown role 'asistant'; did you mean 'assistant'?" in message
     assert f"{path}:4: message 2 (assistant) has no content" in message
     assert "--on-error skip" in message
     assert not (tmp_path / "prepared" / "train").exists()
@@ -124,10 +115,7 @@ def test_bad_rows_can_be_skipped_and_are_listed(tmp_path, qwen3):
     documents, summary = prepared(path, qwen3, on_error="skip")
     assert len(documents) == 2
     assert summary.splits["train"].bad_rows == 3
-    listed = [
-        json.loads(line)
-        for line in (tmp_path / "prepared" / "dropped.jsonl").read_text().splitlines()
-    ]
+    listed = [json.loads(line) for line in (tmp_path / "prepared" / "dropped.jsonl").read_text().splitlines()]
     assert [problem["row"] for problem in listed] == [2, 4, 5]
     assert "no valid JSON" in listed[2]["reason"]
 
@@ -174,9 +162,7 @@ def test_rows_without_chat_template_stay_plain_text():
     assert parse_row({"prompt": "a", "completion": "b"}, chat=False) == Completion("a", "b")
     assert parse_row({"text": "a", "id": 3}, chat=True) == Text("a")
     alpaca = parse_row({"instruction": "Add", "input": "1 1", "output": "2"}, chat=False)
-    assert isinstance(alpaca, Completion) and alpaca.prompt.endswith(
-        "Add\n\n1 1\n\n### Response:\n"
-    )
+    assert isinstance(alpaca, Completion) and alpaca.prompt.endswith("Add\n\n1 1\n\n### Response:\n")
 
 
 def test_sharegpt_function_calls_and_system_prompts_are_understood():

@@ -5,11 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from conftest import make_tokenizer
-from test_data_formats import prepared, write_jsonl
-
 from automoe.data import PrepareConfig, PreparedFolder, PreparedWriter, prepare
 from automoe.data.prepare import fingerprint, is_held_out
+from conftest import make_tokenizer
+from test_data_formats import prepared, write_jsonl
 
 
 def text_of(tokenizer, tokens):
@@ -18,9 +17,7 @@ def text_of(tokenizer, tokens):
     return "zq" * ((tokens - 1 - bos) // 2) + "z" * ((tokens - 1 - bos) % 2)
 
 
-def test_the_first_token_of_a_document_is_not_trained_as_the_continuation_of_the_one_before(
-    tmp_path, qwen3
-):
+def test_the_first_token_of_a_document_is_not_trained_as_the_continuation_of_the_one_before(tmp_path, qwen3):
     """C2: documents of 4, 9 and 1 tokens have 3 + 8 + 0 targets."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text_of(qwen3, n)} for n in (4, 9)])
     documents, summary = prepared(path, qwen3)
@@ -57,9 +54,7 @@ def test_the_real_end_token_is_trained_though_it_is_also_the_pad_token(tmp_path,
 
 def test_bos_is_never_doubled_nor_the_end(tmp_path):
     tokenizer = make_tokenizer("llama3")
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"text": "<|begin_of_text|>Hi<|eot_id|>"}, {"text": "Hi"}]
-    )
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "<|begin_of_text|>Hi<|eot_id|>"}, {"text": "Hi"}])
     documents, _ = prepared(path, tokenizer)
     assert documents[0] == documents[1]
 
@@ -99,13 +94,10 @@ def test_held_out_rows_are_never_trained_and_equal_rows_stay_together(tmp_path, 
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     prepare(PrepareConfig(path, tmp_path / "out", eval_split=0.3), qwen3)
     sides = [
-        {bytes(d[0]) for d in PreparedFolder(tmp_path / "out" / n).documents()}
-        for n in ("train", "eval")
+        {bytes(d[0]) for d in PreparedFolder(tmp_path / "out" / n).documents()} for n in ("train", "eval")
     ]
     assert len(sides[0]) + len(sides[1]) == 50 and not sides[0] & sides[1]
-    assert sum(is_held_out({"text": str(i)}, 0.1, 42) for i in range(5000)) == pytest.approx(
-        500, abs=80
-    )
+    assert sum(is_held_out({"text": str(i)}, 0.1, 42) for i in range(5000)) == pytest.approx(500, abs=80)
 
 
 def test_no_row_vanishes_uncounted(tmp_path, qwen3):
@@ -119,10 +111,7 @@ def test_no_row_vanishes_uncounted(tmp_path, qwen3):
         PrepareConfig(path, tmp_path / "out", eval_split=0.4, max_length=40, on_error="skip"), qwen3
     )
     for s in summary.splits.values():
-        assert (
-            s.rows
-            == s.documents - s.extra_pieces + s.bad_rows + s.dropped_overlong + s.nothing_to_train
-        )
+        assert s.rows == s.documents - s.extra_pieces + s.bad_rows + s.dropped_overlong + s.nothing_to_train
     assert sum(s.rows for s in summary.splits.values()) == 6
 
 
@@ -145,13 +134,9 @@ def test_the_folder_has_the_fixed_format(tmp_path, qwen3):
 def test_the_end_of_turn_of_the_template_is_recorded_beside_that_of_plain_text(tmp_path):
     """C5: gemma's chats end in another token than its texts."""
     tokenizer = make_tokenizer("gemma")
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": "Yes"}, {"text": "abc"}]
-    )
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": "Yes"}, {"text": "abc"}])
     _, summary = prepared(path, tokenizer)
-    assert summary.eos_token_ids == sorted(
-        tokenizer.convert_tokens_to_ids(["<eos>", "<end_of_turn>"])
-    )
+    assert summary.eos_token_ids == sorted(tokenizer.convert_tokens_to_ids(["<eos>", "<end_of_turn>"]))
 
 
 def test_a_crash_leaves_the_old_folder_or_none(tmp_path):
@@ -171,7 +156,7 @@ def test_a_truncated_folder_is_refused_with_the_file_and_the_sizes(tmp_path):
     writer.add([1, 2], [False, True])
     writer.finish()
     (tmp_path / "train" / "tokens.bin").write_bytes(b"1234")
-    with pytest.raises(ValueError, match="tokens.bin has 4 bytes, expected 8"):
+    with pytest.raises(ValueError, match=r"tokens\.bin has 4 bytes, expected 8"):
         PreparedFolder(tmp_path / "train")
 
 
@@ -179,9 +164,7 @@ def test_the_fingerprint_follows_sources_settings_and_template(tmp_path, qwen3):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
     config = PrepareConfig(path, tmp_path / "out")
     first = fingerprint(config, qwen3)
-    assert first == fingerprint(
-        PrepareConfig(path, tmp_path / "elsewhere"), make_tokenizer("qwen3")
-    )
+    assert first == fingerprint(PrepareConfig(path, tmp_path / "elsewhere"), make_tokenizer("qwen3"))
     assert first != fingerprint(PrepareConfig(path, tmp_path / "out", max_length=7), qwen3)
     assert first != fingerprint(config, make_tokenizer("chatml"))
     write_jsonl(path, [{"text": "ab"}])

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 import transformers
-
 from automoe.upcycle import UpcycleConfig, upcycle
 
 SIZES = {
@@ -64,9 +63,10 @@ def test_logits_equal_those_of_the_dense_model(tmp_path, name, top_k):
 
 def test_noise_tells_the_experts_apart_and_a_seed_repeats_it(tmp_path):
     dense = save_dense("llama", tmp_path / "dense")
-    make = lambda name, **kw: load(
-        upcycle(UpcycleConfig(tmp_path / "dense", tmp_path / name, **kw))
-    )  # noqa: E731
+
+    def make(name, **options):
+        return load(upcycle(UpcycleConfig(tmp_path / "dense", tmp_path / name, **options)))
+
     noisy, again, exact = make("a", noise=0.1), make("b", noise=0.1), make("c")
     experts = noisy.model.layers[0].mlp.experts.gate_up_proj
     assert not torch.equal(experts[0], experts[1])
@@ -88,9 +88,7 @@ def test_tokens_go_to_different_experts_from_the_start(tmp_path):
 def test_shards_dtype_and_side_files(tmp_path):
     save_dense("llama", tmp_path / "dense")
     (tmp_path / "dense" / "tokenizer.json").write_text("{}")
-    options = UpcycleConfig(
-        tmp_path / "dense", tmp_path / "moe", dtype="bfloat16", max_shard_bytes=20_000
-    )
+    options = UpcycleConfig(tmp_path / "dense", tmp_path / "moe", dtype="bfloat16", max_shard_bytes=20_000)
     out = upcycle(options)
     index = json.loads((out / "model.safetensors.index.json").read_text())
     files = sorted(set(index["weight_map"].values()))

@@ -25,21 +25,16 @@ class PrepareSettings(Settings):
         "out": "output_dir",
         "dataset": "data",
         "max_seq_length": "max_length",
+        "tokenizer": "model",
     }
 
-    model: str = Field(
-        description="Folder or id of the model whose tokenizer and chat template are used."
-    )
+    model: str = Field(description="Folder or id of the model whose tokenizer and chat template are used.")
     data: Path = Field(
         description="JSONL, JSON, Parquet, CSV or text file, a folder of such, or one saved by datasets."
     )
     output_dir: Path = Field(Path("prepared"), description="Gets train/ and eval/.")
-    eval_data: Path | None = Field(
-        None, description="Held-out data; else a share of the rows is held out."
-    )
-    eval_split: float = Field(
-        0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data."
-    )
+    eval_data: Path | None = Field(None, description="Held-out data; else a share of the rows is held out.")
+    eval_split: float = Field(0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data.")
     split: str | None = Field(None, description="Split of a saved DatasetDict.")
     chat_template: Path | None = Field(
         None, description="Jinja file that replaces the tokenizer's chat template."
@@ -47,11 +42,9 @@ class PrepareSettings(Settings):
     max_length: int = Field(1024, ge=2, description="Longest document in tokens.")
     overlong: Literal["auto", "stop", "drop", "split", "truncate"] = Field(
         "auto",
-        description="Longer rows: auto splits text and drops chats; stop, drop, split, truncate.",
+        description="Longer rows: stop, drop, split, truncate; auto splits text, drops chats.",
     )
-    on_error: Literal["stop", "skip"] = Field(
-        "stop", description="Bad rows: stop, or skip and list them."
-    )
+    on_error: Literal["stop", "skip"] = Field("stop", description="Bad rows: stop, or skip and list them.")
     plain: bool = Field(
         False, description="Take prompt + completion as raw text although there is a chat template."
     )
@@ -59,7 +52,7 @@ class PrepareSettings(Settings):
 
 
 @app.command("prepare")
-@flags_of(PrepareSettings)
+@flags_of(PrepareSettings, positional="data")
 @friendly
 def prepare(config: Path | None, flags: dict[str, Any]) -> None:
     """Turn data files into a prepared folder that the engine maps into memory."""
@@ -87,17 +80,28 @@ def prepare(config: Path | None, flags: dict[str, Any]) -> None:
 @friendly
 def preview(
     data: Annotated[Path, typer.Argument(help="Data file or folder, or a prepared folder.")],
-    model: Model,
-    row: Annotated[int, typer.Option(help="Which row to show first, counted from 1.")] = 1,
-    rows: Annotated[int, typer.Option(help="How many rows to show.")] = 1,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A prepared folder knows its own.")
+    ] = None,
+    row: Annotated[int, typer.Option(min=1, help="Which row to show first.")] = 1,
+    rows: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 1,
     max_length: Annotated[int, typer.Option(help="Where a row would be too long.")] = 1024,
     chat_template: Template = None,
     plain: Annotated[bool, typer.Option(help="As in data prepare.")] = False,
 ) -> None:
     """Show examples with their loss mask in colour: trained, read only, beyond max_length."""
+    from automoe.data.folder import PreparedFolder
     from automoe.data.preview import preview
     from automoe.source import load_tokenizer, local_folder
 
+    if (data / "train" / "meta.json").is_file():
+        data = data / "train"
+    if model is None:
+        if not (data / "meta.json").is_file():
+            raise ValueError(
+                "[data] --model is needed to tokenize this; only a prepared folder knows its own"
+            )
+        model = PreparedFolder(data).meta["tokenizer"]
     tokenizer = load_tokenizer(local_folder(model, weights=False), chat_template)
     preview(data, tokenizer, first=row, rows=rows, max_length=max_length, plain=plain)
 
@@ -112,7 +116,7 @@ def check(
     split: Annotated[str | None, typer.Option(help="Split of a saved DatasetDict.")] = None,
     plain: Annotated[bool, typer.Option(help="As in data prepare.")] = False,
 ) -> None:
-    """Count rows, formats, roles and lengths, find bad rows; writes nothing. Exit code 1 if any row is bad."""
+    """Count rows, formats, roles and lengths, find bad rows. Exit code 1 if any row is bad."""
     from automoe.data.check import check, show
     from automoe.source import load_tokenizer, local_folder
 

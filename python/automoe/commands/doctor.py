@@ -10,7 +10,7 @@ COLOURS = {"ok": "green", "off": "yellow", "bad": "bold red"}
 
 
 def doctor() -> None:
-    """What was found on this machine, what is used, and why not the rest. Exit code 1 if training cannot run."""
+    """What was found on this machine, what is used, why not the rest. Exit code 1 if it cannot train."""
     from automoe.doctor import examine
 
     findings = examine()

@@ -19,15 +19,11 @@ def generate(
     ] = False,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="0: always the most likely token.")
-    ] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0, help="0: always the most likely token.")] = 0.0,
     top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
     seed: Annotated[int, typer.Option()] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chat_template: Annotated[
-        Path | None, typer.Option(help="Jinja file instead of the model's own.")
-    ] = None,
+    chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's own.")] = None,
 ) -> None:
     """Answer a prompt, or chat."""
     from automoe.generate import Generator

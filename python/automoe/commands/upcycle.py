@@ -11,9 +11,7 @@ from automoe.console import console, friendly
 
 @friendly
 def upcycle(
-    model: Annotated[
-        str, typer.Argument(help="Dense Llama, Mistral or Qwen3: folder or repository id.")
-    ],
+    model: Annotated[str, typer.Argument(help="Dense Llama, Mistral or Qwen3: folder or repository id.")],
     out: Annotated[Path, typer.Argument(help="Folder of the new model.")],
     experts: Annotated[int, typer.Option(min=1, help="Experts a layer.")] = 8,
     top_k: Annotated[int, typer.Option(min=1, help="Experts a token.")] = 2,
@@ -43,5 +41,6 @@ def upcycle(
     exact = "exact copy" if noise == 0 else f"with noise {noise:g}"
     console.print(
         f"[bold]{out}[/]: {info.architecture}, {info.experts} experts, {info.experts_per_token} a token, "
-        f"{info.parameters:,} parameters, {info.active_parameters:,} active; {exact}"
+        f"{info.parameters:,} parameters, {info.active_parameters:,} active; {exact}",
+        soft_wrap=True,
     )

@@ -86,7 +86,7 @@ def show(found: Check, tokenizer: Any) -> None:
         table.add_row("no end token", f"{found.endless_turns:,} replies: the template teaches no stop")
     console.print(table)
     for number, sample in enumerate(found.samples, start=1):
-        console.rule(f"[bold]sample {number}[/]", align="left")
+        console.print(f"\n[bold cyan]── sample {number} ──[/]")
         console.print(colour(tokenizer, sample.ids, sample.trained, found.max_length), soft_wrap=True)
     if found.problems.found:
         console.print(f"[bold red]bad rows[/]\n{escape(found.problems.describe())}", soft_wrap=True)

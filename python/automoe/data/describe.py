@@ -10,7 +10,8 @@ def describe(summary: PrepareSummary) -> None:
     for name, split in summary.splits.items():
         share = 100 * split.trained_tokens / split.tokens if split.tokens else 0
         console.print(
-            f"  [bold]{name:5}[/] {split.rows:,} rows -> {split.documents:,} documents, {count(split.tokens)} tokens, "
+            f"  [bold]{name:5}[/] {split.rows:,} rows -> {split.documents:,} documents, "
+            f"{count(split.tokens)} tokens, "
             f"{share:.0f}% trained, longest {split.max_document}"
         )
         for line in _remarks(split):
@@ -31,6 +32,6 @@ def _remarks(split: SplitSummary) -> list[str]:
         f"{split.nothing_to_train} rows without a token to train on dropped": split.nothing_to_train,
         f"{split.split_rows} long texts split, {split.extra_pieces} more pieces": split.split_rows,
         f"{split.truncated} rows cut off at max_length": split.truncated,
-        f"{split.endless_turns} replies without an end token in the template: they teach no stop": split.endless_turns,
+        f"{split.endless_turns} replies without an end token: no stop is learnt": split.endless_turns,
     }
     return [text for text, number in remarks.items() if number]

@@ -46,9 +46,7 @@ class Encoder:
         if isinstance(example, Chat):
             return self._chat(example)
         if isinstance(example, Completion):
-            return self._plain(
-                example.prompt + example.completion, len(example.prompt), splittable=False
-            )
+            return self._plain(example.prompt + example.completion, len(example.prompt), splittable=False)
         return self._plain(example.text, 0, splittable=True)
 
     def _chat(self, chat: Chat) -> Encoded:

@@ -22,8 +22,7 @@ class PreparedWriter:
         shutil.rmtree(self._staging, ignore_errors=True)
         self._staging.mkdir(parents=True)
         self._files: dict[str, BinaryIO] = {
-            name: open(self._staging / f"{name}.bin", "wb")
-            for name in ("tokens", "trained", "offsets")
+            name: (self._staging / f"{name}.bin").open("wb") for name in ("tokens", "trained", "offsets")
         }
         self._append("offsets", np.zeros(1, "<i8"))
 
@@ -47,7 +46,7 @@ class PreparedWriter:
             "max_document": self.max_document,
             **extra,
         }
-        self._files["meta"] = open(self._staging / "meta.json", "wb")
+        self._files["meta"] = (self._staging / "meta.json").open("wb")
         self._files["meta"].write(json.dumps(meta, indent=2).encode())
         for file in self._files.values():
             file.flush()
@@ -80,8 +79,8 @@ class PreparedFolder:
         self.meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text())
         if self.meta.get("format") != FORMAT or self.meta.get("version") != VERSION:
             raise ValueError(
-                f"[data] {folder}/meta.json says {self.meta.get('format')} version {self.meta.get('version')}; "
-                f"expected {FORMAT} version {VERSION}; prepare the data again"
+                f"[data] {folder}/meta.json says {self.meta.get('format')} version "
+                f"{self.meta.get('version')}; expected {FORMAT} version {VERSION}; prepare the data again"
             )
         self._tokens = self._map("tokens", "<u4", self.meta["tokens"])
         self._trained = self._map("trained", np.uint8, self.meta["tokens"])
@@ -106,7 +105,5 @@ class PreparedFolder:
         expected = count * np.dtype(dtype).itemsize
         found = file.stat().st_size if file.is_file() else -1
         if found != expected:
-            raise ValueError(
-                f"[data] {file} has {found} bytes, expected {expected}; prepare the data again"
-            )
+            raise ValueError(f"[data] {file} has {found} bytes, expected {expected}; prepare the data again")
         return np.memmap(file, dtype, "r") if count else np.zeros(0, dtype)

@@ -6,7 +6,9 @@ from typing import Any
 
 from automoe.data.messages import Message, RowError, as_text, normalise_messages
 
-ACCEPTED = "messages (chat), conversations (ShareGPT), prompt + completion, instruction [+ input] + output, text"
+ACCEPTED = (
+    "messages (chat), conversations (ShareGPT), prompt + completion, instruction [+ input] + output, text"
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ Example = Chat | Completion | Text
 
 
 def parse_row(values: dict[str, Any], *, chat: bool) -> Example:
-    """The example in a row. `chat`: prompts and instructions become chats, as the tokenizer has a template."""
+    """The example in a row. `chat`: prompts and instructions become chats; there is a chat template."""
     kind = detect(values)
     if kind == "messages":
         key = "messages" if values.get("messages") is not None else "conversations"
@@ -80,9 +82,7 @@ def _prompt(values: dict[str, Any], *, chat: bool) -> Example:
         after = normalise_messages(completion, default_role="assistant")
         return Chat([*before, *after], _tools(values), len(before), _kwargs(values))
     if chat:
-        return _one_turn(
-            values, _required_text(values, "prompt"), _required_text(values, "completion")
-        )
+        return _one_turn(values, _required_text(values, "prompt"), _required_text(values, "completion"))
     return Completion(as_text(prompt, "prompt"), _required_text(values, "completion"))
 
 

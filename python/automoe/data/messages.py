@@ -97,13 +97,9 @@ def _message(value: Any, number: int) -> Message:
     if "tool_calls" in extras:
         extras["tool_calls"] = _tool_calls(extras["tool_calls"], number)
     if key is None and "tool_calls" not in extras:
-        raise RowError(
-            f"message {number} ({role}) has no content; expected one of {', '.join(CONTENT_KEYS)}"
-        )
+        raise RowError(f"message {number} ({role}) has no content; expected one of {', '.join(CONTENT_KEYS)}")
     content = as_text(value[key], f"message {number} {key}") if key else ""
-    if (
-        str(value.get("from")).lower() == "function_call"
-    ):  # ShareGPT spells a tool call as a turn of its own
+    if str(value.get("from")).lower() == "function_call":  # ShareGPT spells a tool call as a turn of its own
         content, extras = "", {**extras, "tool_calls": _tool_calls(f"[{content}]", number)}
     if role == "assistant" and not content.strip() and "tool_calls" not in extras:
         raise RowError(f"message {number} (assistant) is empty")
@@ -113,9 +109,7 @@ def _message(value: Any, number: int) -> Message:
 def _role(value: Message, number: int) -> str:
     key = next((k for k in ROLE_KEYS if value.get(k) is not None), None)
     if key is None:
-        raise RowError(
-            f"message {number} has no role; found {', '.join(map(str, value)) or 'nothing'}"
-        )
+        raise RowError(f"message {number} has no role; found {', '.join(map(str, value)) or 'nothing'}")
     role = value[key]
     known = ROLES.get(role.strip().lower()) if isinstance(role, str) else None
     if known is None:
@@ -126,7 +120,7 @@ def _role(value: Message, number: int) -> str:
 
 
 def _tool_calls(calls: Any, number: int) -> list[dict[str, Any]]:
-    """Calls with their arguments as objects: templates print both, but only objects print the same everywhere."""
+    """Calls with their arguments as objects: templates print strings too, but each in its own way."""
     if isinstance(calls, str):
         calls = _json(calls, number)
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):

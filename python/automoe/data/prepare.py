@@ -91,9 +91,7 @@ def prepare(
 
 def _rows(config: PrepareConfig) -> Iterator[tuple[str, Row]]:
     for row in read_rows(config.data, config.split):
-        held_out = config.eval_data is None and is_held_out(
-            row.values, config.eval_split, config.seed
-        )
+        held_out = config.eval_data is None and is_held_out(row.values, config.eval_split, config.seed)
         yield ("eval" if held_out else "train"), row
     if config.eval_data is not None:
         yield from (("eval", row) for row in read_rows(config.eval_data, config.split))
@@ -140,9 +138,7 @@ def _cut(
     ids, trained, length = encoded.ids, encoded.trained, config.max_length
     if len(ids) <= length:
         return [(ids, trained)]
-    how = (
-        config.overlong if config.overlong != "auto" else "split" if encoded.splittable else "drop"
-    )
+    how = config.overlong if config.overlong != "auto" else "split" if encoded.splittable else "drop"
     reason = f"has {len(ids)} tokens, more than max_length {length}"
     if how == "stop":
         problems.bad_row(
@@ -166,7 +162,8 @@ def _check_not_empty(config: PrepareConfig, summary: PrepareSummary) -> None:
     train = summary.splits["train"]
     if train.rows == train.bad_rows + train.dropped_overlong + train.nothing_to_train:
         raise ValueError(
-            f"[data] {config.data}: none of {train.rows} training rows can be used\n{summary.problems.describe()}"
+            f"[data] {config.data}: none of {train.rows} training rows can be used\n"
+            + summary.problems.describe()
         )
 
 

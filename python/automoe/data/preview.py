@@ -21,14 +21,18 @@ def preview(data: Path, tokenizer: Any, *, first: int, rows: int, max_length: in
     """Prints rows first, first + 1, ... of a data file or of a prepared folder."""
     shown = 0
     for place, ids, trained in islice(_examples(data, tokenizer, plain), first - 1, first - 1 + rows):
-        console.rule(f"[bold]{place}[/]", align="left")
+        console.print(f"\n[bold cyan]── {place} ──[/]", soft_wrap=True)
         console.print(colour(tokenizer, ids, trained, max_length), soft_wrap=True)
         beyond = f", {len(ids) - max_length} beyond max_length {max_length}" if len(ids) > max_length else ""
         console.print(f"[dim]{len(ids)} tokens, {sum(trained)} trained{beyond}[/]")
         shown += 1
     if not shown:
         raise ValueError(f"[data] {data} has no row {first}")
-    legend = Text("trained", STYLES["trained"]) + Text("  read only", STYLES["read"]) + Text("  cut off", STYLES["cut"])
+    legend = (
+        Text("trained", STYLES["trained"])
+        + Text("  read only", STYLES["read"])
+        + Text("  cut off", STYLES["cut"])
+    )
     console.print(legend)
 
 

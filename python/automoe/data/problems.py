@@ -32,10 +32,7 @@ class Problems:
         if stop or self.on_error == "stop":
             self._first_stop = self._first_stop or row.number
             self._stop.append(Problem(row.file, row.number, reason))
-            if (
-                len(self._stop) >= BAD_ROWS_BEFORE_STOP
-                or row.number - self._first_stop > ROWS_BEFORE_STOP
-            ):
+            if len(self._stop) >= BAD_ROWS_BEFORE_STOP or row.number - self._first_stop > ROWS_BEFORE_STOP:
                 self.raise_if_stopped()
 
     def dropped(self, row: Row, reason: str) -> None:

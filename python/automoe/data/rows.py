@@ -29,9 +29,7 @@ def read_rows(path: str | Path, split: str | None = None) -> Iterator[Row]:
     """Every row of a data file, of a folder of such files, or of a folder saved by `datasets`."""
     path = Path(path)
     if not path.exists():
-        raise ValueError(
-            f"[data] {path} does not exist; expected a file ({', '.join(SUFFIXES)}) or a folder"
-        )
+        raise ValueError(f"[data] {path} does not exist; expected a file ({', '.join(SUFFIXES)}) or a folder")
     if path.is_dir():
         yield from _read_folder(path, split)
     else:
@@ -87,7 +85,7 @@ def _read_file(file: Path) -> Iterator[Row]:
 
 
 def _open(file: Path):
-    # utf-8-sig drops the byte order mark that spreadsheets write; bytes that are no UTF-8 are an error of the row
+    # utf-8-sig drops the byte order mark of spreadsheets; bytes that are no UTF-8 are an error of the row
     opener = gzip.open if file.suffix == ".gz" else open
     return opener(file, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
 

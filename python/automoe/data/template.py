@@ -8,7 +8,7 @@ whatever cannot be proved on the printed text is an error.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import pairwise
 from typing import Any
 
 from automoe.data.formats import Chat
@@ -40,7 +40,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise TemplateError(
-                "[data] the tokenizer has no chat template, so chats cannot be printed; pass --chat-template FILE"
+                "[data] the tokenizer has no chat template to print chats with; pass --chat-template FILE"
             )
         self._tokenizer = tokenizer
         # Longest first, so that <|end|> never hides <|end_of_text|>
@@ -57,7 +57,7 @@ class ChatTemplate:
             for i, message in enumerate(chat.messages)
             if message["role"] == "assistant" and i >= chat.trained_from
         ]
-        for before, after in zip(spans, spans[1:], strict=False):
+        for before, after in pairwise(spans):
             if before.end > after.start:
                 raise RowError("the chat template prints assistant messages out of order")
         return Rendered(text, spans)
@@ -69,14 +69,12 @@ class ChatTemplate:
         )
 
     def end_of_turn(self, *, last: bool) -> str:
-        """What follows a reply in the last and in an earlier turn, found on a chat of our own; "" if nothing."""
+        """What follows a reply in the last or an earlier turn, found on a chat of our own; "" if nothing."""
         if last not in self._ends:
             turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
             closed, opened = (self._print(t, Chat(turns)) for t in (turns, [*turns, turns[0]]))
             if MARK not in closed:
-                raise TemplateError(
-                    "[data] the chat template does not print what the assistant says"
-                )
+                raise TemplateError("[data] the chat template does not print what the assistant says")
             tail, in_between = closed.rpartition(MARK)[2], opened.rpartition(MARK)[2]
             if in_between.startswith(tail.rstrip()) and tail.rstrip():
                 self._ends[last] = tail.rstrip()  # closes the last turn as it closes an earlier one
@@ -103,9 +101,7 @@ class ChatTemplate:
         at = text.rfind(end_of_turn, start, limit) if end_of_turn else -1
         if at < 0:
             end = self._end_without_token(text, chat, i, start)
-            end_of_turn = next(
-                (token for token in self._specials if text.endswith(token, start, end)), ""
-            )
+            end_of_turn = next((token for token in self._specials if text.endswith(token, start, end)), "")
         else:
             end = at + len(end_of_turn)
         self._prove(text[start:end], message, i)
@@ -121,7 +117,7 @@ class ChatTemplate:
                 marked = self._print(_replaced(chat.messages, i, MARK, plain), chat)
             except RowError:
                 continue  # an answer of a tool may need the call before it
-            start = len(commonprefix([text, marked]))
+            start = _common(text, marked)
             if marked[start:].lstrip().startswith(MARK) and not _has_reasoning(message):
                 return start - len(self.lead) if text[:start].endswith(self.lead) else start
         # The block around thoughts is part of what the model must say: all that follows its prompt
@@ -144,7 +140,7 @@ class ChatTemplate:
         marked = self._print(
             _replaced(chat.messages, i + 1, following[:half] + MARK + following[half:]), chat
         )
-        return len(commonprefix([text, marked]))
+        return _common(text, marked)
 
     def _end_without_token(self, text: str, chat: Chat, i: int, start: int) -> int:
         if "tool_calls" in chat.messages[i]:
@@ -153,24 +149,20 @@ class ChatTemplate:
                 raise RowError(
                     f"the chat template prints the tool call of message {i + 1} otherwise once it is answered"
                 )
-            if closed.endswith(
-                tuple(self._specials)
-            ):  # gpt-oss: a call ends otherwise than a reply
+            if closed.endswith(tuple(self._specials)):  # gpt-oss: a call ends otherwise than a reply
                 return len(closed)
             return len(closed) + len(
                 self._first_special(text[len(closed) :])
             )  # GLM: the answer's header ends it
         content = chat.messages[i]["content"]
         marked = self._print(_replaced(chat.messages, i, content + MARK), chat)
-        return max(start, len(commonprefix([text, marked])))
+        return max(start, _common(text, marked))
 
     def _prove(self, trained: str, message: Message, i: int) -> None:
         names = [call["function"]["name"] for call in message.get("tool_calls", [])]
         reply = message["content"].rpartition("</think>")[2].strip()
-        if any(part not in trained for part in ([reply] if not names else names)):
-            raise RowError(
-                f"the chat template does not print message {i + 1} (assistant) as it stands"
-            )
+        if any(part not in trained for part in (names or [reply])):
+            raise RowError(f"the chat template does not print message {i + 1} (assistant) as it stands")
 
     def _print(self, messages: list[Message], chat: Chat, **kwargs: Any) -> str:
         try:
@@ -190,9 +182,7 @@ class ChatTemplate:
         for value in _strings(message):
             found = next((token for token in self._specials if token in value), None)
             if found:
-                raise RowError(
-                    f"message {number} holds the control token {found} as text; remove it"
-                )
+                raise RowError(f"message {number} holds the control token {found} as text; remove it")
             if MARK in value:
                 raise RowError(f"message {number} holds the private character U+E0F7; remove it")
 
@@ -202,16 +192,21 @@ def special_tokens(tokenizer: Any) -> set[str]:
     return {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
 
 
-def _replaced(
-    messages: list[Message], i: int, content: str, message: Message | None = None
-) -> list[Message]:
+def _common(a: str, b: str) -> int:
+    """Length of the common beginning."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low
+
+
+def _replaced(messages: list[Message], i: int, content: str, message: Message | None = None) -> list[Message]:
     return [*messages[:i], {**(message or messages[i]), "content": content}, *messages[i + 1 :]]
 
 
 def _has_reasoning(message: Message) -> bool:
-    return (
-        "</think>" in message["content"] or "reasoning_content" in message or "thinking" in message
-    )
+    return "</think>" in message["content"] or "reasoning_content" in message or "thinking" in message
 
 
 def _strings(value: Any) -> Iterable[str]:

@@ -20,23 +20,23 @@ def banner(
 ) -> dict[str, str]:
     """Label and text of each line, in order."""
     train = data.splits["train"]
-    tokens_a_step = (
-        config.max_length * config.per_device_train_batch_size * config.gradient_accumulation_steps
-    )
-    lines = {
+    rows, micro = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    return {
         "model": f"{info.architecture} from {config.model}",
-        "parameters": f"{count(info.parameters)}, {count(info.active_parameters)} active a token; {_trained(config)}",
-        "data": f"{train.documents:,} documents, {train.tokens:,} tokens, {share(train.trained_tokens, train.tokens)} trained",
-        "a step": f"up to {tokens_a_step:,} tokens: {config.per_device_train_batch_size} row(s) of {config.max_length} "
-        f"x {config.gradient_accumulation_steps} micro-batch(es); {trainer.total_steps()} steps",
+        "parameters": f"{count(info.parameters)}, {count(info.active_parameters)} active a token; "
+        + _trained(config),
+        "data": f"{train.documents:,} documents, {train.tokens:,} tokens, "
+        + f"{share(train.trained_tokens, train.tokens)} of them trained",
+        "a step": f"up to {rows * micro * config.max_length:,} tokens: {micro} micro-batches of {rows} rows "
+        + f"of {config.max_length}; {trainer.total_steps()} steps",
         "packing": _packing(config, trainer),
-        "learning": f"{config.optim}, rate {config.learning_rate:g} {config.lr_scheduler_type}, clip {config.max_grad_norm:g}",
+        "learning": f"{config.optim}, rate {config.learning_rate:g} {config.lr_scheduler_type}, "
+        + f"clip {config.max_grad_norm:g}",
         "balance loss": balance_line(config, info),
         "precision": f"{dtype} on {device}; fp32 master weights and moments; recompute {config.recompute}",
         "saves to": f"{config.output_dir} (model, checkpoint-*, metrics.jsonl, index.html)",
         "resume": _resume(config, trainer),
     }
-    return lines
 
 
 def show(lines: dict[str, str]) -> None:

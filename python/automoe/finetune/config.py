@@ -1,4 +1,4 @@
-"""Every setting of `automoe finetune`, with the recipe's defaults. Names are Transformers' where it has them."""
+"""Every setting of `automoe finetune`, with the recipe's defaults, under Transformers' names."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -34,22 +34,14 @@ class FinetuneConfig(Settings):
         "resume": "resume_from_checkpoint",
     }
 
-    model: str = Field(
-        description="Folder or repository id of a Hugging Face causal language model."
-    )
+    model: str = Field(description="Folder or repository id of a Hugging Face causal language model.")
     data: Path = Field(
         description="JSONL, JSON, Parquet, CSV or text file, a folder of such, or one saved by datasets."
     )
-    output_dir: Path = Field(
-        Path("out"), description="Where model, checkpoints, metrics and report go."
-    )
+    output_dir: Path = Field(Path("out"), description="Where model, checkpoints, metrics and report go.")
 
-    eval_data: Path | None = Field(
-        None, description="Held-out data; else a share of the rows is held out."
-    )
-    eval_split: float = Field(
-        0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data."
-    )
+    eval_data: Path | None = Field(None, description="Held-out data; else a share of the rows is held out.")
+    eval_split: float = Field(0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data.")
     split: str | None = Field(None, description="Split of a saved DatasetDict.")
     chat_template: Path | None = Field(
         None, description="Jinja file that replaces the tokenizer's chat template."
@@ -59,18 +51,14 @@ class FinetuneConfig(Settings):
     )
     overlong: Literal["auto", "stop", "drop", "split", "truncate"] = Field(
         "auto",
-        description="Rows longer than max_length: auto splits text and drops chats; stop, drop, split, truncate.",
+        description="Rows over max_length: stop, drop, split, truncate; auto splits text, drops chats.",
     )
-    on_error: Literal["stop", "skip"] = Field(
-        "stop", description="Bad rows: stop, or skip and list them."
-    )
+    on_error: Literal["stop", "skip"] = Field("stop", description="Bad rows: stop, or skip and list them.")
 
     max_length: int = Field(1024, ge=2, description="Tokens in a packed row.")
     packing: bool = Field(True, description="Fill rows with several documents; none sees another.")
     per_device_train_batch_size: int = Field(1, ge=1, description="Rows in a micro-batch.")
-    gradient_accumulation_steps: int = Field(
-        8, ge=1, description="Micro-batches in an optimizer step."
-    )
+    gradient_accumulation_steps: int = Field(8, ge=1, description="Micro-batches in an optimizer step.")
     num_train_epochs: float = Field(1.0, gt=0, description="Passes over the data.")
     max_steps: int = Field(-1, description="Optimizer steps; wins over epochs where above 0.")
     optim: str = Field("adamw", description="Optimizer; fp32 master weights and moments.")
@@ -88,23 +76,15 @@ class FinetuneConfig(Settings):
     decay_ratio: float = Field(
         0.1, ge=0, le=1, description="warmup_stable_decay: share of the steps that decay."
     )
-    min_lr_ratio: float = Field(
-        0.0, ge=0, le=1, description="Floor of the learning rate, as a share of it."
-    )
-    router_aux_loss: bool | None = Field(
-        None, description="Balance loss; unset: as the model's config says."
-    )
-    freeze: list[str] = Field(
-        [], description="Parts of the names of parameters that are not trained."
-    )
+    min_lr_ratio: float = Field(0.0, ge=0, le=1, description="Floor of the learning rate, as a share of it.")
+    router_aux_loss: bool | None = Field(None, description="Balance loss; unset: as the model's config says.")
+    freeze: list[str] = Field([], description="Parts of the names of parameters that are not trained.")
     recompute: Literal["none", "norms", "layer"] = Field(
         "norms", description="What is computed again in backward."
     )
     seed: int = Field(42, ge=0, description="Of shuffling and splitting.")
     logging_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
-    eval_steps: int = Field(
-        0, ge=0, description="Steps between evaluations; 0: before and after only."
-    )
+    eval_steps: int = Field(0, ge=0, description="Steps between evaluations; 0: before and after only.")
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0: on SIGTERM only.")
     save_total_limit: int = Field(3, ge=1, description="Checkpoints kept.")
     resume_from_checkpoint: str = Field("auto", description="auto, never or a checkpoint folder.")
@@ -113,9 +93,7 @@ class FinetuneConfig(Settings):
         "auto", description="auto: float32 on CPU, else bfloat16."
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
-    prompts: list[str] = Field(
-        [], description="Questions answered before and after; default: held-out ones."
-    )
+    prompts: list[str] = Field([], description="Questions answered before and after; default: held-out ones.")
     max_new_tokens: int = Field(48, ge=1, description="Length of those answers.")
     verify: bool = Field(
         True, description="Reload the result with plain Transformers and compare the logits."
@@ -133,9 +111,7 @@ class FinetuneConfig(Settings):
             "plain",
             "seed",
         )
-        return PrepareConfig(
-            out=self.output_dir / "data", **{name: getattr(self, name) for name in names}
-        )
+        return PrepareConfig(out=self.output_dir / "data", **{name: getattr(self, name) for name in names})
 
     def train_config(self, eval_data: bool) -> dict[str, Any]:
         """The engine's TrainConfig. What is unset here stays at the engine's default."""

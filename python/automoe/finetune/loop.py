@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
@@ -27,7 +27,6 @@ class Trainer(Protocol):
     def finished_steps(self) -> int: ...
     def resumed_step(self) -> int: ...
     def done(self) -> bool: ...
-    def request_stop(self) -> None: ...
 
 
 @dataclass
@@ -35,7 +34,6 @@ class StopFlag:
     """Set by the first SIGTERM or Ctrl-C; the second Ctrl-C interrupts at once."""
 
     signal_name: str = ""
-    trainers: list[Trainer] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.signal_name)
@@ -44,8 +42,6 @@ class StopFlag:
         if self and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal_name = signal.Signals(number).name
-        for trainer in self.trainers:
-            trainer.request_stop()
 
 
 @contextmanager
@@ -61,8 +57,7 @@ def stop_on_signals() -> Iterator[StopFlag]:
 
 
 def train(trainer: Trainer, stop: StopFlag) -> bool:
-    """Steps until done or told to stop. Returns whether training is complete; if not, a checkpoint is written."""
-    stop.trainers.append(trainer)
+    """Steps until done, or told to stop: then a checkpoint is written. Returns whether it is complete."""
     total = trainer.total_steps()
     every = max(1, total // 20)
     warned: set[str] = set()

@@ -42,7 +42,7 @@ class _Run:
         trainer = self._trainer(held_out is not None)
         lines = banner(self.config, self.info, data, trainer, self.dtype, self.device)
         show(lines)
-        self.record = self._begin(trainer, lines, data, asked, held_out is not None)
+        self._begin(trainer, lines, data, asked, held_out is not None)
         console.print("[bold cyan]•[/] training; Ctrl-C or SIGTERM saves a checkpoint and leaves")
         if not train(trainer, stop):
             console.print("go on with the same command, or --resume-from-checkpoint FOLDER")
@@ -71,11 +71,12 @@ class _Run:
         data: PrepareSummary,
         asked: list[Question],
         has_eval: bool,
-    ) -> dict[str, Any]:
+    ) -> None:
         """What a later report needs of the time before the first step; kept for resumed runs."""
         file = self.out / "run.json"
         if trainer.resumed_step() and file.is_file():
-            return json.loads(file.read_text())
+            self.record = json.loads(file.read_text())
+            return
         record: dict[str, Any] = {
             "settings": json.loads(self.config.model_dump_json()),
             "banner": lines,
@@ -93,17 +94,19 @@ class _Run:
             with stage("held-out loss before training"):
                 record["eval_before"] = trainer.evaluate()
                 console.print(f"  {_evaluation(record['eval_before'])}")
-        self.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(record, indent=2) + "\n")
-        return record
+        self.record = record
+        self._write_record()
+
+    def _write_record(self) -> None:
+        temporary = self.out / "run.json.tmp"
+        temporary.write_text(json.dumps(self.record, indent=2) + "\n")
+        temporary.replace(self.out / "run.json")
 
     def _answers(self, folder: Path, asked: list[Question], eos: list[int]) -> list[str]:
         model = load_plain(folder, self.dtype, self.device)
         return answers(model, self.tokenizer, asked, self.config.max_new_tokens, eos)
 
-    def _finish(
-        self, trainer: Any, data: PrepareSummary, asked: list[Question], has_eval: bool
-    ) -> Path:
+    def _finish(self, trainer: Any, data: PrepareSummary, asked: list[Question], has_eval: bool) -> Path:
         if has_eval:
             with stage("held-out loss after training"):
                 self.record["eval_after"] = trainer.evaluate()
@@ -123,14 +126,13 @@ class _Run:
         del trainer  # before a second copy of the weights is loaded
         gc.collect()
         self._prove(probe, expected, asked, data.eos_token_ids)
+        self._write_record()
         report = write_report(self.out, self.record)
         self._show_samples()
         console.print(f"model  [bold]{self.out}[/]\nreport [bold]{report}[/]")
         return report
 
-    def _prove(
-        self, probe: list[int], expected: Any, asked: list[Question], eos: list[int]
-    ) -> None:
+    def _prove(self, probe: list[int], expected: Any, asked: list[Question], eos: list[int]) -> None:
         if expected is None and not asked:
             return
         with stage("reloading with plain Transformers"):
@@ -140,9 +142,7 @@ class _Run:
                 self.record["verification"] = str(result)
                 console.print(f"  [{'green' if result.agrees else 'bold red'}]{result}[/]")
                 if not result.agrees:
-                    raise RuntimeError(
-                        f"[finetune] {self.out} does not reload as it was trained: {result}"
-                    )
+                    raise RuntimeError(f"[finetune] {self.out} does not reload as it was trained: {result}")
             after = answers(model, self.tokenizer, asked, self.config.max_new_tokens, eos)
         for sample, answer in zip(self.record["samples"], after, strict=False):
             sample["after"] = answer
@@ -165,9 +165,7 @@ def placement(config: FinetuneConfig) -> tuple[str, str]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"[finetune] device {device} asked for, but torch finds no GPU; see automoe doctor"
-        )
+        raise ValueError(f"[finetune] device {device} asked for, but torch finds no GPU; see automoe doctor")
     dtype = config.dtype if config.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     return dtype, device
 

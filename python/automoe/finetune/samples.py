@@ -50,9 +50,7 @@ def _prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
 def _last_lines(prompt: str) -> str:
     """What was asked last: role names that the template prints stand on lines of their own."""
     lines = [
-        line
-        for line in prompt.strip().splitlines()
-        if line.strip() not in ("user", "assistant", "model", "")
+        line for line in prompt.strip().splitlines() if line.strip() not in ("user", "assistant", "model", "")
     ]
     return lines[-1][-300:] if lines else prompt.strip()[-300:]
 

@@ -27,9 +27,7 @@ class Verification:
         )
 
 
-def complete_folder(
-    folder: Path, tokenizer: Any, eos_token_ids: list[int], *, new_template: bool
-) -> None:
+def complete_folder(folder: Path, tokenizer: Any, eos_token_ids: list[int], *, new_template: bool) -> None:
     """Adds what a server needs: tokenizer and template, and the end tokens that were trained."""
     if new_template or not (folder / "tokenizer_config.json").is_file():
         tokenizer.save_pretrained(folder)

@@ -19,9 +19,7 @@ class Series:
     style: str  # a CSS class of the page: main, faint, points, second
 
 
-def line_chart(
-    series: Sequence[Series], *, label: str, log: bool = False, width: int = NARROW
-) -> str:
+def line_chart(series: Sequence[Series], *, label: str, log: bool = False, width: int = NARROW) -> str:
     """All series over one pair of axes. Values that are not finite leave a gap."""
     finite = [
         (x, y)
@@ -51,9 +49,7 @@ def line_chart(
 
 
 class _Axis:
-    def __init__(
-        self, values: Sequence[float], begin: float, end: float, *, log: bool, pad: float
-    ) -> None:
+    def __init__(self, values: Sequence[float], begin: float, end: float, *, log: bool, pad: float) -> None:
         self.log, self.begin, self.end = log, begin, end
         low, high = min(map(self._scale, values)), max(map(self._scale, values))
         margin = (high - low) * pad or (abs(high) * 0.05 + 1e-9 if high == low else 0)
@@ -65,9 +61,7 @@ class _Axis:
         return math.log10(value) if self.log else value
 
     def place(self, value: float) -> float:
-        return self.begin + (self._scale(value) - self.low) / (self.high - self.low) * (
-            self.end - self.begin
-        )
+        return self.begin + (self._scale(value) - self.low) / (self.high - self.low) * (self.end - self.begin)
 
     def ticks(self) -> list[float]:
         if self.log and self.high - self.low > 1:
@@ -83,9 +77,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis, width: int) -> str:
     parts = []
     for value in y_axis.ticks():
         y = y_axis.place(value)
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
             f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>'
         )

@@ -17,15 +17,14 @@ def heat_maps(loads: Sequence[Sequence[Sequence[int]]]) -> str:
     """loads: [step][layer][expert] tokens. Colour is the load over the layer's mean."""
     figures = []
     for layer in range(len(loads[0])):
-        ratio = load_ratio(
-            np.array([step[layer] for step in loads], dtype=np.float64)
-        )  # [step, expert]
+        ratio = load_ratio(np.array([step[layer] for step in loads], dtype=np.float64))  # [step, expert]
         image = picture(_binned(ratio).T)  # [expert, column]
         height = int(np.clip(8 * ratio.shape[1], 40, 160))
         last = ratio[-min(len(ratio), 10) :].mean(0)
         figures.append(
-            f'<figure><img alt="load of the experts of MoE layer {layer}" style="height:{height}px" src="{png(image)}">'
-            f"<figcaption>MoE layer {layer}<span>{last.min():.2f} to {last.max():.2f}</span></figcaption></figure>"
+            f'<figure><img alt="expert load of layer {layer}" style="height:{height}px" src="{png(image)}">'
+            f"<figcaption>MoE layer {layer}"
+            f"<span>{last.min():.2f} to {last.max():.2f}</span></figcaption></figure>"
         )
     return f'<div class="heat">{"".join(figures)}</div>{_legend()}'
 
@@ -59,9 +58,7 @@ def png(pixels: np.ndarray) -> str:
     raw = b"".join(b"\0" + row.tobytes() for row in pixels)
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     data = (

@@ -42,7 +42,8 @@ def _title(record: dict[str, Any]) -> str:
 def _header(record: dict[str, Any]) -> str:
     lines = record.get("banner", {})
     facts = "".join(f"<li><b>{escape(k)}</b> {escape(str(v))}</li>" for k, v in lines.items())
-    return f"<header><p class='brand'>automoe</p><h1>{escape(_title(record))}</h1><ul class='banner'>{facts}</ul></header>"
+    title = f"<p class='brand'>automoe</p><h1>{escape(_title(record))}</h1>"
+    return f"<header>{title}<ul class='banner'>{facts}</ul></header>"
 
 
 def _tiles(history: History, record: dict[str, Any]) -> str:
@@ -50,9 +51,7 @@ def _tiles(history: History, record: dict[str, Any]) -> str:
     before, after = record.get("eval_before"), record.get("eval_after")
     if before and after:
         tiles.append(("held-out loss", f"{before['loss']:.3f} <i>→</i> {after['loss']:.3f}"))
-        tiles.append(
-            ("perplexity", f"{before['perplexity']:.1f} <i>→</i> {after['perplexity']:.1f}")
-        )
+        tiles.append(("perplexity", f"{before['perplexity']:.1f} <i>→</i> {after['perplexity']:.1f}"))
     if history.steps:
         tokens = sum(s.get("tokens", 0) for s in history.steps)
         seconds = sum(s.get("seconds", 0) for s in history.steps)
@@ -66,11 +65,7 @@ def _tiles(history: History, record: dict[str, Any]) -> str:
             tiles.append(("peak memory", f"{peak:.1f} <small>GiB</small>"))
     cells = "".join(f"<div><p>{name}</p><strong>{value}</strong></div>" for name, value in tiles)
     verdict = record.get("verification")
-    proof = (
-        f"<p class='proof'>Reloaded with plain Transformers: {escape(verdict)}.</p>"
-        if verdict
-        else ""
-    )
+    proof = f"<p class='proof'>Reloaded with plain Transformers: {escape(verdict)}.</p>" if verdict else ""
     return f"<section class='tiles'>{cells}</section>{proof}"
 
 
@@ -124,9 +119,7 @@ def _curves(history: History, record: dict[str, Any]) -> str:
     return f"<section class='grid {columns}'>{loss_figure}{''.join(figures)}</section>"
 
 
-def _figure(
-    title: str, chart: str, *, wide: bool = False, legend: list[Series] | None = None
-) -> str:
+def _figure(title: str, chart: str, *, wide: bool = False, legend: list[Series] | None = None) -> str:
     keys = "".join(f"<span class='key {s.style}'>{s.name}</span>" for s in legend or [] if s.x)
     return f"<article class='{'wide' if wide else ''}'><h2>{title}{keys}</h2>{chart}</article>"
 
@@ -142,9 +135,9 @@ def _experts(history: History) -> str:
         Series("worst layer", steps, worst, "second"),
     ]
     return (
-        "<section><h2 class='part'>Experts</h2><p class='note'>Tokens an expert receives, over the mean of its layer: "
-        "1 is perfect balance. Experts run downwards, steps to the right; the numbers are the range over the last "
-        "ten steps.</p><div class='grid'>"
+        "<section><h2 class='part'>Experts</h2><p class='note'>Tokens an expert receives, over the mean of "
+        "its layer: 1 is perfect balance. Experts run downwards, steps to the right; the numbers are the range "
+        "over the last ten steps.</p><div class='grid'>"
         + _figure(
             "Busiest expert over the mean",
             line_chart(chart, label="imbalance", width=WIDE),
@@ -175,7 +168,9 @@ def _data(record: dict[str, Any]) -> str:
         return ""
     names = list(next(iter(splits.values())))
     rows = "".join(
-        f"<tr><th>{name.replace('_', ' ')}</th>{''.join(f'<td>{split[name]:,}</td>' for split in splits.values())}</tr>"
+        f"<tr><th>{name.replace('_', ' ')}</th>"
+        + "".join(f"<td>{split[name]:,}</td>" for split in splits.values())
+        + "</tr>"
         for name in names
     )
     head = "".join(f"<th>{name}</th>" for name in splits)
@@ -187,4 +182,5 @@ def _settings(record: dict[str, Any]) -> str:
         f"<tr><th>{escape(k)}</th><td>{escape(str(v))}</td></tr>"
         for k, v in record.get("settings", {}).items()
     )
-    return f"<section><details><summary>Settings</summary><table class='settings'>{rows}</table></details></section>"
+    table = f"<table class='settings'>{rows}</table>"
+    return f"<section><details><summary>Settings</summary>{table}</details></section>"
