@@ -10,9 +10,9 @@
 
 namespace automoe {
 
-/// A folder written under a temporary name beside `target`; commit() flushes it to disk and puts it in
-/// place, replacing `target`: after a crash `target` is the old folder or the new one. Without commit()
-/// the destructor removes it. What dead processes left beside `target` is removed first.
+/// A folder written under a temporary name beside `target`; commit() flushes it to disk and puts it
+/// in place, replacing `target`: after a crash `target` is the old folder or the new one. Without
+/// commit() the destructor removes it. What dead processes left beside `target` is removed first.
 class StagedFolder {
  public:
   explicit StagedFolder(std::filesystem::path target);
@@ -27,8 +27,8 @@ class StagedFolder {
   std::filesystem::path target_, path_;
 };
 
-/// Writes `content` to `path` through a temporary file, fsync and rename; the rename is on disk when
-/// this returns.
+/// Writes `content` to `path` through a temporary file, fsync and rename; the rename is on disk
+/// when this returns.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// fsyncs a file or a folder. Throws RuntimeError naming it.
@@ -41,7 +41,8 @@ void require_free_space(const std::filesystem::path& folder, uint64_t needed_byt
 /// beforehand because the system otherwise ends the process with SIGXFSZ.
 void require_file_size_allowed(const std::filesystem::path& path, uint64_t bytes);
 
-/// Whether process `id` runs on this machine. A writer's id in a temporary name tells what a crash left.
+/// Whether process `id` runs on this machine. A writer's id in a temporary name tells what a crash
+/// left.
 bool process_is_alive(int64_t id);
 
 /// A file open for reading or writing at given places; safe to share between threads.
@@ -59,7 +60,8 @@ class File {
   /// Fills `out` from byte `offset`; ValueError if the file ends before.
   void read_at(uint64_t offset, std::span<std::byte> out) const;
   void write_at(uint64_t offset, std::span<const std::byte> bytes) const;
-  /// Claims the room for `bytes` at once where the file system can, so that a full disk shows early.
+  /// Claims the room for `bytes` at once where the file system can, so that a full disk shows
+  /// early.
   void reserve(uint64_t bytes) const;
   void flush() const;
 

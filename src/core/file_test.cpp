@@ -80,7 +80,8 @@ TEST(StagedFolder, KilledAtAnyMomentOfReplacingTheOldOrTheNewFolderStandsWhole) 
     if (child == 0) {
       for (int i = 0;; ++i) {
         StagedFolder staged(folder / "out");
-        for (const char* name : {"a", "b"}) std::ofstream(staged.path() / name) << round << '.' << i;
+        for (const char* name : {"a", "b"})
+          std::ofstream(staged.path() / name) << round << '.' << i;
         staged.commit();
       }
     }
@@ -155,7 +156,8 @@ TEST(File, ErrorsNameThePathAndWhatIsMissing) {
   std::array<std::byte, 4> out;
   const std::string ends = message_of([&] { File::open(folder / "x").read_at(3, out); });
   EXPECT_NE(ends.find((folder / "x").string() + " is truncated: it ends at byte 5, 2 more"),
-            std::string::npos) << ends;
+            std::string::npos)
+      << ends;
   EXPECT_THROW(File::open(folder / "none"), ValueError);
   const std::string full = message_of([&] { File::create("/dev/full").write_at(0, out); });
   EXPECT_NE(full.find("cannot write /dev/full: No space left"), std::string::npos) << full;

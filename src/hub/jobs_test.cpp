@@ -27,7 +27,11 @@ TEST(Jobs, TheFirstExceptionArrivesAndNoFurtherJobStarts) {
               }),
               "five");
   EXPECT_GE(started, 6);
-  EXPECT_EQ(message_of([&] { run_jobs(9, 1, [&](size_t i) { if (i > 2) throw ValueError(text(i)); }); }),
+  EXPECT_EQ(message_of([&] {
+              run_jobs(9, 1, [&](size_t i) {
+                if (i > 2) throw ValueError(text(i));
+              });
+            }),
             "3");
 }
 

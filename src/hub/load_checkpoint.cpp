@@ -33,10 +33,12 @@ std::string list_names(const std::vector<std::string>& names) {
 // Decides which file tensor fills which part of which parameter, and reads nothing.
 class LoadPlan {
  public:
-  LoadPlan(const WeightsFolder& folder, const NameMap& names) : files_(folder.tensors()), table_(names) {}
+  LoadPlan(const WeightsFolder& folder, const NameMap& names)
+      : files_(folder.tensors()), table_(names) {}
 
   void add(const NamedTensor& parameter);
-  /// Throws if the files and the parameters do not fit together; returns the names that `ignore` allows.
+  /// Throws if the files and the parameters do not fit together; returns the names that `ignore`
+  /// allows.
   std::vector<std::string> finish(const std::filesystem::path& folder,
                                   const std::vector<std::string>& ignore) const;
 
@@ -68,9 +70,10 @@ std::vector<DiskTensor> LoadPlan::sources_of(const NamedTensor& parameter) {
   if (whole == files_.end()) return parts;
   for (const DiskTensor& part : parts) {
     const auto also = files_.find(part.name);
-    AUTOMOE_CHECK_VALUE(also == files_.end() || also == whole, "[checkpoint] parameter '", parameter.name,
-                        "' would be filled twice: by '", part.name, "' in ", also->second.file_name(),
-                        " and by '", parameter.name, "' in ", whole->second.file_name());
+    AUTOMOE_CHECK_VALUE(also == files_.end() || also == whole, "[checkpoint] parameter '",
+                        parameter.name, "' would be filled twice: by '", part.name, "' in ",
+                        also->second.file_name(), " and by '", parameter.name, "' in ",
+                        whole->second.file_name());
   }
   return {{.name = parameter.name, .shape = shape}};
 }
@@ -85,11 +88,13 @@ void LoadPlan::add(const NamedTensor& parameter) {
   }
 }
 
-void LoadPlan::add_fill(const NamedTensor& parameter, const DiskTensor& source, const FileTensor& from) {
+void LoadPlan::add_fill(const NamedTensor& parameter, const DiskTensor& source,
+                        const FileTensor& from) {
   const TensorEntry& entry = *from.entry;
   const auto [user, is_new] = used_.emplace(entry.name, parameter.name);
   AUTOMOE_CHECK_VALUE(is_new, "[checkpoint] tensor '", entry.name, "' in ", from.file_name(),
-                      " is wanted by two parameters: '", user->second, "' and '", parameter.name, "'");
+                      " is wanted by two parameters: '", user->second, "' and '", parameter.name,
+                      "'");
   if (entry.shape != source.shape) {
     misfits_.push_back(text("'", entry.name, "' in ", from.file_name(), ": expected shape ",
                             shape_text(source.shape), " for '", parameter.name, "' ",
@@ -107,20 +112,25 @@ std::vector<std::string> LoadPlan::finish(const std::filesystem::path& folder,
   std::vector<std::string> ignored, unexpected;
   for (const auto& [name, from] : files_) {
     if (used_.contains(name)) continue;
-    const bool allowed = std::any_of(may_stay.begin(), may_stay.end(),
-                                     [&](const NamePattern& pattern) { return pattern.matches(name); });
+    const bool allowed =
+        std::any_of(may_stay.begin(), may_stay.end(),
+                    [&](const NamePattern& pattern) { return pattern.matches(name); });
     (allowed ? ignored : unexpected).emplace_back(name);
   }
   std::string problems;
   if (!missing_.empty()) {
     problems += text("\n  missing: ", list_names(missing_), ".");
-    problems += did_you_mean(missing_[0], {unexpected.begin(), unexpected.begin() + std::min<ptrdiff_t>(
-                                                                   1000, ptrdiff_t(unexpected.size()))});
+    problems += did_you_mean(
+        missing_[0],
+        {unexpected.begin(),
+         unexpected.begin() + std::min<ptrdiff_t>(1000, ptrdiff_t(unexpected.size()))});
   }
-  if (!unexpected.empty()) problems += text("\n  not used by the model: ", list_names(unexpected), " (in ",
-                                            files_.at(unexpected[0]).file_name(), ").");
+  if (!unexpected.empty())
+    problems += text("\n  not used by the model: ", list_names(unexpected), " (in ",
+                     files_.at(unexpected[0]).file_name(), ").");
   if (!misfits_.empty()) problems += text("\n  wrong shape: ", misfits_.size(), " tensors");
-  for (size_t i = 0; i < std::min(misfits_.size(), kNamesInError); ++i) problems += "\n    " + misfits_[i];
+  for (size_t i = 0; i < std::min(misfits_.size(), kNamesInError); ++i)
+    problems += "\n    " + misfits_[i];
   AUTOMOE_CHECK_VALUE(problems.empty(), "[checkpoint] the weights in ", folder.string(),
                       " do not fit the model; is its config.json the right one?", problems);
   return ignored;
@@ -128,7 +138,8 @@ std::vector<std::string> LoadPlan::finish(const std::filesystem::path& folder,
 
 std::vector<Transfer> LoadPlan::transfers() const {
   std::vector<Transfer> transfers;
-  for (const Fill& fill : fills_) add_transfers(*fill.from.file, *fill.from.entry, fill.part, transfers);
+  for (const Fill& fill : fills_)
+    add_transfers(*fill.from.file, *fill.from.entry, fill.part, transfers);
   // In file order, so that the system reads ahead.
   std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
     return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
@@ -152,7 +163,8 @@ LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& n
   const hub::WeightsFolder files(folder);
   hub::LoadPlan plan(files, names);
   for (const NamedTensor& parameter : parameters) plan.add(parameter);
-  LoadReport report{.tensors = plan.num_tensors(), .bytes = plan.num_bytes(),
+  LoadReport report{.tensors = plan.num_tensors(),
+                    .bytes = plan.num_bytes(),
                     .ignored = plan.finish(folder, options.ignore)};
 
   hub::synchronize_devices(parameters);

@@ -27,7 +27,8 @@ TEST(LoadCheckpoint, ExpertsComeFromOneFileOrDealtOutOverShards) {
       const auto tensors = on_disk(saved, names);
       write_dealt_out(folder, {"a.safetensors", "b.safetensors", ".c.safetensors"}, tensors);
       auto loaded = blank(saved);
-      const LoadReport report = load_checkpoint(folder, names, loaded, {.ignore = {}, .threads = threads});
+      const LoadReport report =
+          load_checkpoint(folder, names, loaded, {.ignore = {}, .threads = threads});
       expect_equal(loaded, saved);
       EXPECT_EQ(report.tensors, int64_t(tensors.size()));
       int64_t bytes = 0;
@@ -103,8 +104,9 @@ TEST(LoadCheckpoint, ATiedHeadStoredOnceMoreIsIgnoredOnlyIfAllowed) {
   auto loaded = blank(saved);
   const LoadOptions options{
       .ignore = {"lm_head.weight", "model.layers.{layer}.self_attn.rotary_emb.inv_freq"}};
-  EXPECT_EQ(load_checkpoint(folder, kQwen3Moe, loaded, options).ignored,
-            (std::vector<std::string>{"lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq"}));
+  EXPECT_EQ(
+      load_checkpoint(folder, kQwen3Moe, loaded, options).ignored,
+      (std::vector<std::string>{"lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq"}));
   expect_equal(loaded, saved);
   EXPECT_SAYS(refusal(folder, saved), "not used by the model: 2 tensors: 'lm_head.weight', ");
   auto untied = saved;
@@ -129,9 +131,12 @@ TEST(LoadCheckpoint, WhatIsMissingUnusedOrMisshapenIsListedCountedAndSuggested) 
   EXPECT_SAYS(message, "missing: 11 tensors: 'model.embed_tokens.weight', ");
   EXPECT_SAYS(message, " and 3 more.");
   EXPECT_SAYS(message, "Did you mean 'model.embed_token.weight'?");
-  EXPECT_SAYS(message, "not used by the model: 1 tensor: 'model.embed_token.weight' (in model.safetensors)");
-  EXPECT_SAYS(message, "'model.layers.0.mlp.experts.0.gate_proj.weight' in model.safetensors: expected shape "
-                       "[3, 7] for 'model.layers.0.mlp.experts.gate_up_proj' [5, 6, 7], found F32 [3, 8]");
+  EXPECT_SAYS(message,
+              "not used by the model: 1 tensor: 'model.embed_token.weight' (in model.safetensors)");
+  EXPECT_SAYS(
+      message,
+      "'model.layers.0.mlp.experts.0.gate_proj.weight' in model.safetensors: expected shape "
+      "[3, 7] for 'model.layers.0.mlp.experts.gate_up_proj' [5, 6, 7], found F32 [3, 8]");
 }
 
 TEST(LoadCheckpoint, NothingIsReadBeforeEverythingFits) {
@@ -164,7 +169,8 @@ TEST(LoadCheckpoint, AnIndexThatLiesIsNamedWithFileAndTensor) {
   write_weights(folder / "2.safetensors", saved);
   const std::string twice = with_index({{"a", "1.safetensors"}, {"b", "2.safetensors"}});
   EXPECT_SAYS(twice, "tensor 'a' lies both in " + (folder / "1.safetensors").string());
-  EXPECT_SAYS(with_index({{"a", "../1.safetensors"}}), "must name a .safetensors file beside the index");
+  EXPECT_SAYS(with_index({{"a", "../1.safetensors"}}),
+              "must name a .safetensors file beside the index");
   write_content(folder / kIndexFile, "{");
   EXPECT_SAYS(refusal(folder, saved), (folder / kIndexFile).string() + " is not valid JSON");
 }
@@ -186,9 +192,11 @@ TEST(LoadCheckpoint, ADamagedOrTruncatedShardIsNamed) {
 TEST(LoadCheckpoint, AFolderWithoutWeightsSaysWhatItHolds) {
   const Scratch folder;
   EXPECT_SAYS(refusal(folder / "none", {}), "none is not a folder");
-  EXPECT_SAYS(refusal(folder, {}), "has neither model.safetensors nor model.safetensors.index.json");
+  EXPECT_SAYS(refusal(folder, {}),
+              "has neither model.safetensors nor model.safetensors.index.json");
   write_content(folder / "pytorch_model.bin", "");
-  EXPECT_SAYS(refusal(folder, {}), "it holds pytorch_model.bin: convert these to safetensors first");
+  EXPECT_SAYS(refusal(folder, {}),
+              "it holds pytorch_model.bin: convert these to safetensors first");
 }
 
 TEST(LoadCheckpoint, ParametersThatCannotBeFilledAreNamed) {
@@ -222,13 +230,15 @@ TEST(LoadCheckpoint, LoadingTakesNoMemoryBesideTheParametersWhateverTheirType) {
   const Scratch folder;
   constexpr int64_t kExperts = 6, kRows = 1024, kColumns = 2048;
   const NameMap names{{"l.{layer}.{expert}.{a,b}", "l.{layer}"}};
-  const std::vector<NamedTensor> saved{{"l.0", at::ones({kExperts, 2 * kRows, kColumns}, at::kBFloat16)},
-                                       {"l.1", at::ones({kExperts, 2 * kRows, kColumns}, at::kBFloat16)}};
+  const std::vector<NamedTensor> saved{
+      {"l.0", at::ones({kExperts, 2 * kRows, kColumns}, at::kBFloat16)},
+      {"l.1", at::ones({kExperts, 2 * kRows, kColumns}, at::kBFloat16)}};
   save_checkpoint(folder, names, saved, {.max_shard_bytes = 30 << 20});
   for (const auto type : {at::kBFloat16, at::kFloat}) {
     std::vector<NamedTensor> loaded;
     for (const auto& [name, tensor] : saved)
-      loaded.push_back({name, at::zeros(tensor.sizes(), type).fill_(-1)});  // memory that is really there
+      loaded.push_back(
+          {name, at::zeros(tensor.sizes(), type).fill_(-1)});  // memory that is really there
     write_content("/proc/self/clear_refs", "5");
     const int64_t before = memory("VmRSS:");
     ASSERT_LT(memory("VmHWM:"), before + (1 << 20));

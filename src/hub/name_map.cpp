@@ -10,9 +10,9 @@ namespace automoe::hub {
 namespace {
 
 size_t leading_digits(std::string_view text) {
-  return size_t(std::find_if_not(text.begin(), text.end(),
-                                 [](unsigned char c) { return std::isdigit(c); }) -
-                text.begin());
+  return size_t(
+      std::find_if_not(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); }) -
+      text.begin());
 }
 
 std::vector<std::string> split_at_commas(const std::string& list) {
@@ -44,16 +44,16 @@ void NamePattern::add_placeholder(const std::string& pattern, const std::string&
   const bool is_choice = inside.find(',') != std::string::npos;
   AUTOMOE_CHECK_VALUE(is_choice || inside == "layer" || inside == "expert", "[names] '", pattern,
                       "': expected {layer}, {expert} or {a,b,...}, found {", inside, "}");
-  const auto kind = is_choice           ? Token::kChoice
-                    : inside == "layer" ? Token::kLayer
-                                        : Token::kExpert;
-  AUTOMOE_CHECK_VALUE(!has(kind), "[names] '", pattern, "': {", inside, "} is one too many of its kind");
+  const auto kind = is_choice ? Token::kChoice : inside == "layer" ? Token::kLayer : Token::kExpert;
+  AUTOMOE_CHECK_VALUE(!has(kind), "[names] '", pattern, "': {", inside,
+                      "} is one too many of its kind");
   tokens_.push_back({kind, ""});
   if (is_choice) choices_ = split_at_commas(inside);
 }
 
 bool NamePattern::has(Token::Kind kind) const {
-  return std::any_of(tokens_.begin(), tokens_.end(), [&](const Token& t) { return t.kind == kind; });
+  return std::any_of(tokens_.begin(), tokens_.end(),
+                     [&](const Token& t) { return t.kind == kind; });
 }
 
 std::optional<std::string> NamePattern::match(std::string_view name) const {
@@ -82,10 +82,18 @@ std::string NamePattern::fill(std::string_view layer, int64_t expert, size_t cho
   std::string name;
   for (const Token& token : tokens_) {
     switch (token.kind) {
-      case Token::kLiteral: name += token.literal; break;
-      case Token::kLayer: name += layer; break;
-      case Token::kExpert: name += std::to_string(expert); break;
-      case Token::kChoice: name += choices_[choice]; break;
+      case Token::kLiteral:
+        name += token.literal;
+        break;
+      case Token::kLayer:
+        name += layer;
+        break;
+      case Token::kExpert:
+        name += std::to_string(expert);
+        break;
+      case Token::kChoice:
+        name += choices_[choice];
+        break;
     }
   }
   return name;
@@ -100,8 +108,9 @@ NameTable::NameTable(const NameMap& rules) {
   for (const NameRule& rule : rules) {
     rules_.push_back({NamePattern(rule.disk), NamePattern(rule.parameter)});
     const Rule& now = rules_.back();
-    AUTOMOE_CHECK_VALUE(now.disk.has_layer() == now.parameter.has_layer(), "[names] rule '", rule.disk,
-                        "' -> '", rule.parameter, "': {layer} must stand on both sides or on none");
+    AUTOMOE_CHECK_VALUE(now.disk.has_layer() == now.parameter.has_layer(), "[names] rule '",
+                        rule.disk, "' -> '", rule.parameter,
+                        "': {layer} must stand on both sides or on none");
     AUTOMOE_CHECK_VALUE(!now.parameter.has_expert() && now.parameter.choices().empty(),
                         "[names] rule '", rule.disk, "' -> '", rule.parameter,
                         "': {expert} and {a,b} belong on the disk side");
@@ -123,8 +132,9 @@ std::vector<DiskTensor> NameTable::expand(const std::string& parameter,
   const int64_t num_experts = by_expert && !shape.empty() ? shape[0] : 1;
   if (by_expert && !shape.empty()) part.erase(part.begin());
   AUTOMOE_CHECK_VALUE(shape.size() >= dims_used && (num_choices == 0 || part[0] % num_choices == 0),
-                      "[names] parameter '", parameter, "' ", shape_text(shape), " cannot be cut into ",
-                      by_expert ? "experts" : "", by_expert && num_choices > 0 ? " and " : "",
+                      "[names] parameter '", parameter, "' ", shape_text(shape),
+                      " cannot be cut into ", by_expert ? "experts" : "",
+                      by_expert && num_choices > 0 ? " and " : "",
                       num_choices > 0 ? text(num_choices, " equal parts") : "");
   if (num_choices > 0) part[0] /= num_choices;
 

@@ -11,7 +11,8 @@
 
 namespace automoe::hub {
 
-/// A name with placeholders, taken apart: {layer}, {expert} and one choice {a,b,...}, each at most once.
+/// A name with placeholders, taken apart: {layer}, {expert} and one choice {a,b,...}, each at most
+/// once.
 class NamePattern {
  public:
   explicit NamePattern(const std::string& pattern);  // ValueError for anything else in braces
@@ -55,10 +56,10 @@ class NameTable {
  public:
   explicit NameTable(const NameMap& rules);  // ValueError naming a rule that makes no sense
 
-  /// The file tensors that make up a parameter, in Transformers' order: choices, then experts. The first
-  /// matching rule counts. Blocks are numbered from 0; Transformers cuts a parameter of several experts
-  /// and choices into one storage per choice, any other into views of one storage, and never spreads
-  /// tensors of one storage over shards.
+  /// The file tensors that make up a parameter, in Transformers' order: choices, then experts. The
+  /// first matching rule counts. Blocks are numbered from 0; Transformers cuts a parameter of
+  /// several experts and choices into one storage per choice, any other into views of one storage,
+  /// and never spreads tensors of one storage over shards.
   std::vector<DiskTensor> expand(const std::string& parameter,
                                  const std::vector<int64_t>& shape) const;
 

@@ -48,7 +48,8 @@ TEST(NameMap, TheFirstMatchingRuleRenamesAndOtherNamesStay) {
 TEST(NameMap, ChoicesWithoutExpertsCutDim0IntoViewsOfOneStorage) {
   const NameTable table(NameMap{{"l.{layer}.{q,k,v}.bias", "l.{layer}.qkv.bias"}});
   const auto tensors = table.expand("l.3.qkv.bias", {9});
-  ASSERT_EQ(names_of(tensors), (std::vector<std::string>{"l.3.q.bias", "l.3.k.bias", "l.3.v.bias"}));
+  ASSERT_EQ(names_of(tensors),
+            (std::vector<std::string>{"l.3.q.bias", "l.3.k.bias", "l.3.v.bias"}));
   EXPECT_TRUE(tensors[2].part_of(at::arange(9)).equal(at::arange(6, 9)));
   EXPECT_EQ(tensors[2].block, 0);
 }
@@ -67,11 +68,19 @@ TEST(NameMap, RulesAndShapesThatMakeNoSenseAreNamed) {
   EXPECT_SAYS(message_of([] { NamePattern("a.{layer"); }), "'a.{layer': a '{' is not closed");
   EXPECT_SAYS(message_of([] { NamePattern("a.{head}"); }), "found {head}");
   EXPECT_SAYS(message_of([] { NamePattern("{layer}{layer}"); }), "{layer} is one too many");
-  EXPECT_SAYS(message_of([] { NameTable(NameMap{{"a.{layer}", "b"}}); }), "{layer} must stand on both sides");
-  EXPECT_SAYS(message_of([] { NameTable(NameMap{{"a", "b.{expert}"}}); }), "belong on the disk side");
+  EXPECT_SAYS(message_of([] {
+                NameTable(NameMap{{"a.{layer}", "b"}});
+              }),
+              "{layer} must stand on both sides");
+  EXPECT_SAYS(message_of([] {
+                NameTable(NameMap{{"a", "b.{expert}"}});
+              }),
+              "belong on the disk side");
   const NameTable table(kQwen3Moe);
   const std::string name = "model.layers.0.mlp.experts.gate_up_proj";
-  EXPECT_SAYS(message_of([&] { table.expand(name, {3, 5, 7}); }),
+  EXPECT_SAYS(message_of([&] {
+                table.expand(name, {3, 5, 7});
+              }),
               "[3, 5, 7] cannot be cut into experts and 2 equal parts");
   EXPECT_SAYS(message_of([&] { table.expand(name, {3}); }), "cannot be cut");
   EXPECT_SAYS(message_of([&] { table.expand(name, {}); }), "cannot be cut");

@@ -14,7 +14,8 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
   std::set<std::string_view> names;
   std::map<const void*, std::string_view> memory;
   for (const auto& [name, tensor] : parameters) {
-    AUTOMOE_CHECK_VALUE(names.insert(name).second, "[checkpoint] parameter '", name, "' is listed twice");
+    AUTOMOE_CHECK_VALUE(names.insert(name).second, "[checkpoint] parameter '", name,
+                        "' is listed twice");
     AUTOMOE_CHECK_VALUE(tensor.defined() && !tensor.is_meta() && tensor.layout() == at::kStrided,
                         "[checkpoint] parameter '", name,
                         "' has no dense memory; move it to the CPU or a GPU first (to_empty)");
@@ -29,7 +30,8 @@ void synchronize_devices(const std::vector<NamedTensor>& parameters) {
   std::set<std::pair<at::DeviceType, at::DeviceIndex>> devices;
   for (const auto& [name, tensor] : parameters)
     if (!tensor.device().is_cpu()) devices.emplace(tensor.device().type(), tensor.device().index());
-  for (const auto& [type, index] : devices) c10::impl::VirtualGuardImpl(type).synchronizeDevice(index);
+  for (const auto& [type, index] : devices)
+    c10::impl::VirtualGuardImpl(type).synchronizeDevice(index);
 }
 
 }  // namespace automoe::hub

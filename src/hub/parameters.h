@@ -7,11 +7,12 @@
 
 namespace automoe::hub {
 
-/// Throws ValueError naming the parameter: a name twice, two names for one memory (a tied head is listed
-/// once), no memory (meta device), no strided layout.
+/// Throws ValueError naming the parameter: a name twice, two names for one memory (a tied head is
+/// listed once), no memory (meta device), no strided layout.
 void check_parameters(const std::vector<NamedTensor>& parameters);
 
-/// Waits for all work on the devices that hold parameters: loading and saving run on streams of their own.
+/// Waits for all work on the devices that hold parameters: loading and saving run on streams of
+/// their own.
 void synchronize_devices(const std::vector<NamedTensor>& parameters);
 
 }  // namespace automoe::hub

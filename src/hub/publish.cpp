@@ -35,15 +35,15 @@ std::optional<std::set<std::string>> files_of_index(const fs::path& index) {
   return files;
 }
 
-// Another process may still be writing it. One with our own id died: ids come back, in containers nearly
-// always.
+// Another process may still be writing it. One with our own id died: ids come back, in containers
+// nearly always.
 bool may_be_in_use(std::string_view name) {
   const int64_t writer = std::atoll(name.data() + kTemporaryPrefix.size());
   return writer != getpid() && process_is_alive(writer);
 }
 
-std::string index_text(const std::vector<StagedShard>& shards, bool final_names, int64_t total_parameters,
-                       int64_t total_bytes) {
+std::string index_text(const std::vector<StagedShard>& shards, bool final_names,
+                       int64_t total_parameters, int64_t total_bytes) {
   std::map<std::string, std::string> weight_map;
   for (const StagedShard& shard : shards)
     for (const std::string& tensor : shard.tensors)
@@ -66,9 +66,9 @@ void link_in_place(const fs::path& temporary, const fs::path& final_path) {
 void remove_stale_shards(const fs::path& folder, const std::vector<StagedShard>& shards) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (is_shard_file_name(name) && std::none_of(shards.begin(), shards.end(), [&](const StagedShard& s) {
-          return s.final_name == name;
-        }))
+    if (is_shard_file_name(name) &&
+        std::none_of(shards.begin(), shards.end(),
+                     [&](const StagedShard& s) { return s.final_name == name; }))
       fs::remove(entry.path());
   }
 }
@@ -111,8 +111,9 @@ std::vector<std::function<void()>> publication(const fs::path& folder,
     });
     steps.push_back([=] { remove_and_flush(kIndexFile); });
   } else {
-    // The old shards may have the very names of the new ones, and files cannot be replaced together. So
-    // the index first names the temporaries, and the final names only once they hold the same bytes.
+    // The old shards may have the very names of the new ones, and files cannot be replaced
+    // together. So the index first names the temporaries, and the final names only once they hold
+    // the same bytes.
     steps.push_back([=] { write_index(/*final_names=*/false); });
     steps.push_back([=] { remove_and_flush(kWeightsFile); });
     for (const StagedShard& shard : shards)

@@ -15,21 +15,30 @@ namespace automoe::hub {
 namespace {
 
 constexpr int64_t kTransferBytes = 16 << 20;
-// Small enough to stay in the core's cache between the read and the conversion, and below the size from
-// which ATen spreads one copy over OpenMP threads: our own threads already use the cores.
+// Small enough to stay in the core's cache between the read and the conversion, and below the size
+// from which ATen spreads one copy over OpenMP threads: our own threads already use the cores.
 constexpr int64_t kHostStagingElements = 16 << 10;
 constexpr int64_t kDeviceStagingElements = 4 << 20;
 
-constexpr std::array kTypes{
-    std::pair{Dtype::kU64, at::kUInt64}, std::pair{Dtype::kI64, at::kLong},
-    std::pair{Dtype::kF64, at::kDouble}, std::pair{Dtype::kC64, at::kComplexFloat},
-    std::pair{Dtype::kF32, at::kFloat}, std::pair{Dtype::kU32, at::kUInt32},
-    std::pair{Dtype::kI32, at::kInt}, std::pair{Dtype::kBF16, at::kBFloat16},
-    std::pair{Dtype::kF16, at::kHalf}, std::pair{Dtype::kU16, at::kUInt16},
-    std::pair{Dtype::kI16, at::kShort}, std::pair{Dtype::kF8E5M2FNUZ, at::kFloat8_e5m2fnuz},
-    std::pair{Dtype::kF8E4M3FNUZ, at::kFloat8_e4m3fnuz}, std::pair{Dtype::kF8E8M0, at::kFloat8_e8m0fnu},
-    std::pair{Dtype::kF8E4M3, at::kFloat8_e4m3fn}, std::pair{Dtype::kF8E5M2, at::kFloat8_e5m2},
-    std::pair{Dtype::kI8, at::kChar}, std::pair{Dtype::kU8, at::kByte}, std::pair{Dtype::kBool, at::kBool}};
+constexpr std::array kTypes{std::pair{Dtype::kU64, at::kUInt64},
+                            std::pair{Dtype::kI64, at::kLong},
+                            std::pair{Dtype::kF64, at::kDouble},
+                            std::pair{Dtype::kC64, at::kComplexFloat},
+                            std::pair{Dtype::kF32, at::kFloat},
+                            std::pair{Dtype::kU32, at::kUInt32},
+                            std::pair{Dtype::kI32, at::kInt},
+                            std::pair{Dtype::kBF16, at::kBFloat16},
+                            std::pair{Dtype::kF16, at::kHalf},
+                            std::pair{Dtype::kU16, at::kUInt16},
+                            std::pair{Dtype::kI16, at::kShort},
+                            std::pair{Dtype::kF8E5M2FNUZ, at::kFloat8_e5m2fnuz},
+                            std::pair{Dtype::kF8E4M3FNUZ, at::kFloat8_e4m3fnuz},
+                            std::pair{Dtype::kF8E8M0, at::kFloat8_e8m0fnu},
+                            std::pair{Dtype::kF8E4M3, at::kFloat8_e4m3fn},
+                            std::pair{Dtype::kF8E5M2, at::kFloat8_e5m2},
+                            std::pair{Dtype::kI8, at::kChar},
+                            std::pair{Dtype::kU8, at::kByte},
+                            std::pair{Dtype::kBool, at::kBool}};
 
 std::optional<at::ScalarType> scalar_type_of(Dtype dtype) {
   for (const auto& [disk, memory] : kTypes)
@@ -39,14 +48,16 @@ std::optional<at::ScalarType> scalar_type_of(Dtype dtype) {
 
 // The host's memory of a tensor that has exactly the bytes that belong in a file.
 bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg();
 }
 
 std::span<std::byte> memory_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-// Calls use(part, first element) for parts of at most `max_elements`, or one row where that is more.
+// Calls use(part, first element) for parts of at most `max_elements`, or one row where that is
+// more.
 template <typename Use>
 void for_each_part(const at::Tensor& tensor, int64_t max_elements, Use use) {
   if (tensor.numel() == 0) return;
@@ -101,8 +112,8 @@ void check_convertible(const TensorEntry& entry, at::ScalarType wanted, const st
   const auto type = scalar_type_of(entry.dtype);
   AUTOMOE_CHECK_VALUE(type && at::isFloatingType(*type) == at::isFloatingType(wanted) &&
                           at::isComplexType(*type) == at::isComplexType(wanted),
-                      where, " is ", describe(entry), ", which cannot become ", at::toString(wanted),
-                      "; a quantised checkpoint must be dequantised first");
+                      where, " is ", describe(entry), ", which cannot become ",
+                      at::toString(wanted), "; a quantised checkpoint must be dequantised first");
 }
 
 void read_transfer(const Transfer& transfer) {
@@ -114,7 +125,8 @@ void read_transfer(const Transfer& transfer) {
     return transfer.file->read_at(transfer.offset, memory_of(tensor));
   for_each_part(tensor, staging_elements(tensor), [&](const at::Tensor& part, int64_t first) {
     const at::Tensor staging = staging_for(part, type);
-    transfer.file->read_at(transfer.offset + uint64_t(first) * staging.element_size(), memory_of(staging));
+    transfer.file->read_at(transfer.offset + uint64_t(first) * staging.element_size(),
+                           memory_of(staging));
     part.copy_(staging.to(part.device()));  // converted on the device
   });
 }
@@ -127,7 +139,8 @@ void write_transfer(const Transfer& transfer) {
   for_each_part(tensor, staging_elements(tensor), [&](const at::Tensor& part, int64_t first) {
     const at::Tensor staging = staging_for(part, part.scalar_type());
     staging.copy_(part);
-    transfer.file->write_at(transfer.offset + uint64_t(first) * staging.element_size(), memory_of(staging));
+    transfer.file->write_at(transfer.offset + uint64_t(first) * staging.element_size(),
+                            memory_of(staging));
   });
 }
 

@@ -28,8 +28,8 @@ class SafetensorsFile {
   std::vector<TensorEntry> tensors_;
 };
 
-/// Bytes of a file and the tensor they fill or come from; at most some 16 MiB, so that threads share
-/// large tensors. The tensor may lie on any device, with any strides.
+/// Bytes of a file and the tensor they fill or come from; at most some 16 MiB, so that threads
+/// share large tensors. The tensor may lie on any device, with any strides.
 struct Transfer {
   const File* file = nullptr;
   uint64_t offset = 0;
@@ -41,12 +41,13 @@ struct Transfer {
 void add_transfers(const File& file, const TensorEntry& entry, const at::Tensor& tensor,
                    std::vector<Transfer>& transfers);
 
-/// Throws ValueError, beginning with `where`, if this file tensor cannot become a tensor of type `wanted`:
-/// types without a counterpart, and integers for floats, which need scales that we do not know.
+/// Throws ValueError, beginning with `where`, if this file tensor cannot become a tensor of type
+/// `wanted`: types without a counterpart, and integers for floats, which need scales that we do not
+/// know.
 void check_convertible(const TensorEntry& entry, at::ScalarType wanted, const std::string& where);
 
-/// File to tensor, converting the type. Needs no memory on the host where the types agree, the tensor is
-/// contiguous and lies there; else a small staging tensor.
+/// File to tensor, converting the type. Needs no memory on the host where the types agree, the
+/// tensor is contiguous and lies there; else a small staging tensor.
 void read_transfer(const Transfer& transfer);
 
 /// Tensor to file. The types must agree.

@@ -20,12 +20,14 @@ struct DtypeRow {
   int bits;
 };
 constexpr std::array kDtypes{
-    DtypeRow{"U64", 64}, DtypeRow{"I64", 64}, DtypeRow{"F64", 64}, DtypeRow{"C64", 64},
-    DtypeRow{"F32", 32}, DtypeRow{"U32", 32}, DtypeRow{"I32", 32}, DtypeRow{"BF16", 16},
-    DtypeRow{"F16", 16}, DtypeRow{"U16", 16}, DtypeRow{"I16", 16}, DtypeRow{"F8_E5M2FNUZ", 8},
+    DtypeRow{"U64", 64},        DtypeRow{"I64", 64},    DtypeRow{"F64", 64},
+    DtypeRow{"C64", 64},        DtypeRow{"F32", 32},    DtypeRow{"U32", 32},
+    DtypeRow{"I32", 32},        DtypeRow{"BF16", 16},   DtypeRow{"F16", 16},
+    DtypeRow{"U16", 16},        DtypeRow{"I16", 16},    DtypeRow{"F8_E5M2FNUZ", 8},
     DtypeRow{"F8_E4M3FNUZ", 8}, DtypeRow{"F8_E8M0", 8}, DtypeRow{"F8_E4M3", 8},
-    DtypeRow{"F8_E5M2", 8}, DtypeRow{"I8", 8}, DtypeRow{"U8", 8}, DtypeRow{"F6_E3M2", 6},
-    DtypeRow{"F6_E2M3", 6}, DtypeRow{"F4", 4}, DtypeRow{"BOOL", 8}};
+    DtypeRow{"F8_E5M2", 8},     DtypeRow{"I8", 8},      DtypeRow{"U8", 8},
+    DtypeRow{"F6_E3M2", 6},     DtypeRow{"F6_E2M3", 6}, DtypeRow{"F4", 4},
+    DtypeRow{"BOOL", 8}};
 static_assert(kDtypes.size() == size_t(Dtype::kBool) + 1);
 
 constexpr uint64_t kMaxLength = 100'000'000;  // the safetensors library's own limit
@@ -62,18 +64,20 @@ TensorEntry read_entry(const std::string& name, const Json& json, uint64_t data_
   AUTOMOE_CHECK_VALUE(json.is_object(), where, " must be described by an object, found ",
                       json.type_name());
   const Json& dtype = require_key(json, "dtype", "an element type such as BF16", where);
-  const auto known = dtype.is_string() ? dtype_from(dtype.get_ref<const std::string&>())
-                                       : std::optional<Dtype>();
+  const auto known =
+      dtype.is_string() ? dtype_from(dtype.get_ref<const std::string&>()) : std::optional<Dtype>();
   AUTOMOE_CHECK_VALUE(known, where, " has an unknown dtype ", dtype.dump(-1, ' ', true));
-  TensorEntry entry{name, *known,
-                    read_counts(require_key(json, "shape", "a list of sizes", where), "shape", where)};
-  const auto offsets = read_counts(
-      require_key(json, "data_offsets", "[begin, end]", where), "data_offsets", where);
+  TensorEntry entry{
+      name, *known,
+      read_counts(require_key(json, "shape", "a list of sizes", where), "shape", where)};
+  const auto offsets =
+      read_counts(require_key(json, "data_offsets", "[begin, end]", where), "data_offsets", where);
   AUTOMOE_CHECK_VALUE(offsets.size() == 2 && offsets[0] <= offsets[1], where,
                       ": data_offsets must be [begin, end], found ",
                       offsets.size() == 2 ? shape_text(offsets) : text(offsets.size(), " numbers"));
   const auto bytes = tensor_bytes(entry.dtype, entry.shape);
-  AUTOMOE_CHECK_VALUE(bytes, where, ": ", describe(entry), " is no whole number of bytes, or more than any file holds");
+  AUTOMOE_CHECK_VALUE(bytes, where, ": ", describe(entry),
+                      " is no whole number of bytes, or more than any file holds");
   AUTOMOE_CHECK_VALUE(uint64_t(offsets[1] - offsets[0]) == *bytes, where, ": ", describe(entry),
                       " takes ", *bytes, " bytes, but data_offsets ", shape_text(offsets), " span ",
                       offsets[1] - offsets[0]);
@@ -83,9 +87,10 @@ TensorEntry read_entry(const std::string& name, const Json& json, uint64_t data_
 }
 
 void check_metadata(const Json& metadata, const std::string& file) {
-  AUTOMOE_CHECK_VALUE(metadata.is_object() && std::all_of(metadata.begin(), metadata.end(),
-                                                          [](const Json& v) { return v.is_string(); }),
-                      "[safetensors] ", file, ": ", kMetadata, " must map text to text");
+  AUTOMOE_CHECK_VALUE(
+      metadata.is_object() && std::all_of(metadata.begin(), metadata.end(),
+                                          [](const Json& v) { return v.is_string(); }),
+      "[safetensors] ", file, ": ", kMetadata, " must map text to text");
 }
 
 // The ranges, sorted, must follow one another from the header's end to the file's end.
@@ -93,9 +98,10 @@ void check_cover(const std::vector<TensorEntry>& tensors, uint64_t data_begin, u
                  const std::string& file) {
   uint64_t at = data_begin;
   for (const TensorEntry& tensor : tensors) {
-    AUTOMOE_CHECK_VALUE(tensor.begin == at, at_tensor(file, tensor.name), " begins at byte ",
-                        tensor.begin, " of the file, expected ", at,
-                        tensor.begin < at ? ": it overlaps another tensor" : ": a gap lies before it");
+    AUTOMOE_CHECK_VALUE(
+        tensor.begin == at, at_tensor(file, tensor.name), " begins at byte ", tensor.begin,
+        " of the file, expected ", at,
+        tensor.begin < at ? ": it overlaps another tensor" : ": a gap lies before it");
     at = tensor.end;
     AUTOMOE_CHECK_VALUE(at <= file_bytes, at_tensor(file, tensor.name), " ends at byte ", at,
                         ", but the file ends at byte ", file_bytes,
@@ -105,8 +111,9 @@ void check_cover(const std::vector<TensorEntry>& tensors, uint64_t data_begin, u
                       ", but the file has ", file_bytes, " bytes");
 }
 
+// Empty tensors may share a place: among these, the order in which lay_out() puts them.
 bool in_file_order(const TensorEntry& a, const TensorEntry& b) {
-  return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  return std::tie(a.begin, a.end, a.dtype, a.name) < std::tie(b.begin, b.end, b.dtype, b.name);
 }
 
 }  // namespace
@@ -144,8 +151,8 @@ uint64_t header_length(std::string_view first_bytes, uint64_t file_bytes, const 
   AUTOMOE_CHECK_VALUE(length <= kMaxLength, "[safetensors] ", file, ": a header of ", length,
                       " bytes, expected at most ", kMaxLength,
                       ": this is no safetensors file, or a damaged one");
-  AUTOMOE_CHECK_VALUE(length <= file_bytes - kLengthBytes, "[safetensors] ", file, ": the header takes ",
-                      length, " bytes, but the file has ", file_bytes,
+  AUTOMOE_CHECK_VALUE(length <= file_bytes - kLengthBytes, "[safetensors] ", file,
+                      ": the header takes ", length, " bytes, but the file has ", file_bytes,
                       ": it is truncated; fetch or copy it again");
   return length;
 }
@@ -177,12 +184,13 @@ std::string lay_out(std::vector<TensorEntry>& tensors) {
   uint64_t at = 0;
   for (TensorEntry& tensor : tensors) {
     const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
-    AUTOMOE_CHECK(bytes, "[safetensors] '", tensor.name, "': ", describe(tensor), " has no byte size");
+    AUTOMOE_CHECK(bytes, "[safetensors] '", tensor.name, "': ", describe(tensor),
+                  " has no byte size");
     tensor.begin = at;
     tensor.end = at += *bytes;
     json += text(",", Json(tensor.name).dump(), ":{\"dtype\":\"", dtype_name(tensor.dtype),
-                 "\",\"shape\":", Json(tensor.shape).dump(), ",\"data_offsets\":",
-                 Json{tensor.begin, tensor.end}.dump(), "}");
+                 "\",\"shape\":", Json(tensor.shape).dump(),
+                 ",\"data_offsets\":", Json{tensor.begin, tensor.end}.dump(), "}");
   }
   json += '}';
   json.append((8 - json.size() % 8) % 8, ' ');

@@ -14,7 +14,8 @@ std::string refusal(const std::string& json, uint64_t data_bytes) {
 }
 
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets) {
-  return R"({"w":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  return R"({"w":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets +
+         "}}";
 }
 
 std::string length_of(std::string first, uint64_t file_bytes) {
@@ -35,8 +36,9 @@ TEST(SafetensorsHeader, ReadsTensorsInFileOrderWhateverTheJsonOrder) {
 }
 
 TEST(SafetensorsHeader, WhatItLaysOutItReadsBack) {
-  std::vector<TensorEntry> tensors{{"z", Dtype::kF32, {3}}, {"é\n\"", Dtype::kF4, {2, 7}},
-                                   {"b", Dtype::kI64, {}}, {"a", Dtype::kF32, {0}}};
+  std::vector<TensorEntry> tensors{{"x", Dtype::kF32, {3}}, {"é\n\"", Dtype::kF4, {2, 7}},
+                                   {"b", Dtype::kI64, {}},  {"a", Dtype::kF32, {0}},
+                                   {"y", Dtype::kF32, {0}}, {"c", Dtype::kBF16, {0}}};
   const std::string header = lay_out(tensors);
   EXPECT_EQ(header.size() % 8, 0u);
   const uint64_t file_bytes = header.size() + 8 + 12 + 7;
@@ -59,7 +61,8 @@ for i in range(12):
     tensors[f"layer.{i}"] = torch.zeros(i, 2, dtype=torch.bfloat16)
 save_file(tensors, sys.argv[1] + "/m", metadata={"format": "pt"})
 save_file({}, sys.argv[1] + "/empty", metadata={"format": "pt"})
-)", folder);
+)",
+                              folder);
   if (!ran) GTEST_SKIP() << "no Python with safetensors and torch (set AUTOMOE_PYTHON)";
   for (const char* name : {"m", "empty"}) {
     const std::string file = content_of(folder / name);
@@ -76,10 +79,12 @@ save_file({}, sys.argv[1] + "/empty", metadata={"format": "pt"})
 TEST(SafetensorsHeader, ALengthThatCannotBeIsRefused) {
   const std::string eight("\x10\0\0\0\0\0\0\0", 8);
   EXPECT_EQ(header_length(eight, 24, "m"), 16u);
-  EXPECT_SAYS(length_of(eight, 23), "the header takes 16 bytes, but the file has 23: it is truncated");
+  EXPECT_SAYS(length_of(eight, 23),
+              "the header takes 16 bytes, but the file has 23: it is truncated");
   EXPECT_SAYS(length_of(eight.substr(0, 7), 7), "m.safetensors has 7 bytes, too few for a header");
   EXPECT_SAYS(length_of("", 0), "has 0 bytes");
-  EXPECT_SAYS(length_of(std::string(8, '\xff'), ~uint64_t{0}), "a header of 18446744073709551615 bytes");
+  EXPECT_SAYS(length_of(std::string(8, '\xff'), ~uint64_t{0}),
+              "a header of 18446744073709551615 bytes");
   EXPECT_SAYS(length_of("PK\3\4zip ", 1 << 30), "no safetensors file");
   EXPECT_SAYS(length_of("version https://git-lfs", 130), "git lfs pull");
 }
@@ -89,10 +94,12 @@ TEST(SafetensorsHeader, AMalformedEntryIsNamedWithWhatWasFound) {
   EXPECT_SAYS(refusal(R"({"w":1})", 0), "tensor 'w' must be described by an object, found number");
   EXPECT_SAYS(refusal(R"({"w":{"shape":[],"data_offsets":[0,4]}})", 4), "'w' has no 'dtype'");
   EXPECT_SAYS(refusal(one("F33", "[]", "[0,4]"), 4), "'w' has an unknown dtype \"F33\"");
-  EXPECT_SAYS(refusal(one("F32", "{}", "[0,4]"), 4), "'shape' must be a list of sizes, found object");
+  EXPECT_SAYS(refusal(one("F32", "{}", "[0,4]"), 4),
+              "'shape' must be a list of sizes, found object");
   EXPECT_SAYS(refusal(one("F32", "[-1]", "[0,4]"), 4), "'shape' must hold sizes, found -1");
   EXPECT_SAYS(refusal(one("F32", "[1.0]", "[0,4]"), 4), "found 1.0");
-  EXPECT_SAYS(refusal(one("F32", "[18446744073709551615]", "[0,4]"), 4), "found 18446744073709551615");
+  EXPECT_SAYS(refusal(one("F32", "[18446744073709551615]", "[0,4]"), 4),
+              "found 18446744073709551615");
   EXPECT_SAYS(refusal(one("F32", "[]", "[0,4,5]"), 4), "must be [begin, end], found 3 numbers");
   EXPECT_SAYS(refusal(one("F32", "[]", "[4,0]"), 4), "must be [begin, end], found [4, 0]");
   EXPECT_SAYS(refusal(R"({"__metadata__":{"a":1}})", 0), "__metadata__ must map text to text");
@@ -106,7 +113,8 @@ TEST(SafetensorsHeader, SizesThatDoNotAddUpAreRefused) {
   EXPECT_SAYS(refusal(one("F4", "[3]", "[0,1]"), 1), "F4 [3] is no whole number of bytes");
   const std::string huge = "[4294967296,4294967296]";
   EXPECT_SAYS(refusal(one("F32", huge, "[0,0]"), 0), "more than any file holds");
-  EXPECT_SAYS(refusal(one("F32", "[4294967296,4294967296,0]", "[0,0]"), 0), "more than any file holds");
+  EXPECT_SAYS(refusal(one("F32", "[4294967296,4294967296,0]", "[0,0]"), 0),
+              "more than any file holds");
 }
 
 TEST(SafetensorsHeader, GapsOverlapsTruncationAndTrailingBytesAreRefused) {

@@ -57,9 +57,10 @@ TEST(Safetensors, LargeTensorsAreCutAndConvertedWithoutLosingAnElement) {
   const at::Tensor tensor = at::arange((20 << 20) / 4 + 333, at::kFloat);  // more than one transfer
   write_one(folder / "m", tensor);
   EXPECT_TRUE(read_one(folder / "m", at::zeros_like(tensor)).equal(tensor));
-  EXPECT_TRUE(read_one(folder / "m", at::zeros(tensor.sizes(), at::kDouble)).equal(tensor.to(at::kDouble)));
   EXPECT_TRUE(
-      read_one(folder / "m", at::zeros(tensor.sizes(), at::kBFloat16)).equal(tensor.to(at::kBFloat16)));
+      read_one(folder / "m", at::zeros(tensor.sizes(), at::kDouble)).equal(tensor.to(at::kDouble)));
+  EXPECT_TRUE(read_one(folder / "m", at::zeros(tensor.sizes(), at::kBFloat16))
+                  .equal(tensor.to(at::kBFloat16)));
 }
 
 TEST(Safetensors, ParametersThatRequireGradientsAreFilledInPlace) {
@@ -98,9 +99,18 @@ TEST(Safetensors, TypesThatNeedDequantisingAreRefused) {
   const TensorEntry packed{"w", Dtype::kU8, {2, 3}};
   EXPECT_SAYS(message_of([&] { check_convertible(packed, at::kBFloat16, "m: 'w'"); }),
               "m: 'w' is U8 [2, 3], which cannot become BFloat16; a quantised checkpoint");
-  EXPECT_SAYS(message_of([&] { check_convertible({"w", Dtype::kF4, {2}}, at::kFloat, "w"); }), "F4 [2]");
-  EXPECT_SAYS(message_of([&] { check_convertible({"w", Dtype::kC64, {2}}, at::kFloat, "w"); }), "C64");
-  EXPECT_EQ(message_of([&] { check_convertible({"w", Dtype::kF8E4M3, {2}}, at::kHalf, "w"); }), "no error");
+  EXPECT_SAYS(message_of([&] {
+                check_convertible({"w", Dtype::kF4, {2}}, at::kFloat, "w");
+              }),
+              "F4 [2]");
+  EXPECT_SAYS(message_of([&] {
+                check_convertible({"w", Dtype::kC64, {2}}, at::kFloat, "w");
+              }),
+              "C64");
+  EXPECT_EQ(message_of([&] {
+              check_convertible({"w", Dtype::kF8E4M3, {2}}, at::kHalf, "w");
+            }),
+            "no error");
   EXPECT_SAYS(message_of([] { dtype_of(at::kComplexDouble); }), "has no type for ComplexDouble");
 }
 

@@ -35,8 +35,9 @@ struct Shard {
 };
 
 uint64_t bytes_of(const Block& block) {
-  return std::accumulate(block.begin(), block.end(), uint64_t{0},
-                         [](uint64_t sum, const Piece& piece) { return sum + piece.tensor.nbytes(); });
+  return std::accumulate(
+      block.begin(), block.end(), uint64_t{0},
+      [](uint64_t sum, const Piece& piece) { return sum + piece.tensor.nbytes(); });
 }
 
 // In Transformers' order: parameters by natural name order, then as NameTable cuts them.
@@ -52,10 +53,12 @@ std::vector<Block> blocks_of(const NameMap& names, const std::vector<NamedTensor
   for (const NamedTensor* parameter : ordered) {
     const size_t first = blocks.size();
     for (const DiskTensor& part : table.expand(parameter->name, parameter->tensor.sizes().vec())) {
-      AUTOMOE_CHECK_VALUE(seen.insert(part.name).second, "[checkpoint] two parameters would be saved as '",
-                          part.name, "'; one of them is '", parameter->name, "'");
+      AUTOMOE_CHECK_VALUE(seen.insert(part.name).second,
+                          "[checkpoint] two parameters would be saved as '", part.name,
+                          "'; one of them is '", parameter->name, "'");
       blocks.resize(std::max(blocks.size(), first + size_t(part.block) + 1));
-      blocks[first + size_t(part.block)].push_back({part.name, part.part_of(parameter->tensor.detach())});
+      blocks[first + size_t(part.block)].push_back(
+          {part.name, part.part_of(parameter->tensor.detach())});
     }
   }
   return blocks;
@@ -69,7 +72,8 @@ std::vector<Shard> shards_of(const std::vector<Block>& blocks, int64_t max_shard
     Shard& shard = shards.emplace_back();
     for (const size_t member : members)
       for (const Piece& piece : blocks[member]) {
-        shard.entries.push_back({piece.name, dtype_of(piece.tensor.scalar_type()), piece.tensor.sizes().vec()});
+        shard.entries.push_back(
+            {piece.name, dtype_of(piece.tensor.scalar_type()), piece.tensor.sizes().vec()});
         shard.tensors.emplace(piece.name, piece.tensor);
       }
     shard.header = lay_out(shard.entries);
@@ -77,7 +81,8 @@ std::vector<Shard> shards_of(const std::vector<Block>& blocks, int64_t max_shard
   return shards;
 }
 
-// Checks for room before anything is written; an index entry takes less than its header entry and 100 bytes.
+// Checks for room before anything is written; an index entry takes less than its header entry and
+// 100 bytes.
 void require_room(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
   uint64_t needed = 0;
   for (const Shard& shard : shards) {
@@ -87,7 +92,8 @@ void require_room(const std::filesystem::path& folder, const std::vector<Shard>&
   require_free_space(folder, needed);
 }
 
-std::vector<StagedShard> stage_names(const std::filesystem::path& folder, const std::vector<Shard>& shards) {
+std::vector<StagedShard> stage_names(const std::filesystem::path& folder,
+                                     const std::vector<Shard>& shards) {
   std::vector<StagedShard> staged;
   for (const Shard& shard : shards) {
     const std::string name = shard_file_name(staged.size(), shards.size());
@@ -115,8 +121,9 @@ void write_shards(const std::vector<Shard>& shards, const std::vector<StagedShar
 // Reads back the header, and with it the size, of each file that was written.
 void check_written(const std::vector<Shard>& shards, const std::vector<StagedShard>& staged) {
   for (size_t i = 0; i < shards.size(); ++i)
-    AUTOMOE_CHECK(SafetensorsFile(staged[i].temporary).tensors() == shards[i].entries, "[checkpoint] ",
-                  staged[i].temporary.string(), " does not hold what was written; is the disk failing?");
+    AUTOMOE_CHECK(SafetensorsFile(staged[i].temporary).tensors() == shards[i].entries,
+                  "[checkpoint] ", staged[i].temporary.string(),
+                  " does not hold what was written; is the disk failing?");
 }
 
 }  // namespace
@@ -124,7 +131,8 @@ void check_written(const std::vector<Shard>& shards, const std::vector<StagedSha
 
 void save_checkpoint(const std::filesystem::path& folder, const NameMap& names,
                      const std::vector<NamedTensor>& parameters, const SaveOptions& options) {
-  AUTOMOE_CHECK_VALUE(options.max_shard_bytes > 0, "[checkpoint] max_shard_bytes must be positive, found ",
+  AUTOMOE_CHECK_VALUE(options.max_shard_bytes > 0,
+                      "[checkpoint] max_shard_bytes must be positive, found ",
                       options.max_shard_bytes);
   hub::check_parameters(parameters);
   const std::vector<hub::Block> blocks = hub::blocks_of(names, parameters);

@@ -65,14 +65,16 @@ TEST(SaveCheckpoint, StaleShardsGoAndOtherFilesStay) {
   save_checkpoint(folder, kQwen3Moe, saved, {.max_shard_bytes = 300});
   EXPECT_GT(names_in(folder).size(), 6u);
   save_checkpoint(folder, kQwen3Moe, saved);
-  EXPECT_EQ(names_in(folder), (std::set<std::string>{"config.json", "checkpoint-3", "model.safetensors",
-                                                     "model-notes.safetensors"}));
+  EXPECT_EQ(names_in(folder),
+            (std::set<std::string>{"config.json", "checkpoint-3", "model.safetensors",
+                                   "model-notes.safetensors"}));
   save_checkpoint(folder, kQwen3Moe, saved, {.max_shard_bytes = 1000});
   EXPECT_FALSE(fs::exists(folder / kWeightsFile));
   save_checkpoint(folder, kQwen3Moe, {saved[0], saved[3]}, {.max_shard_bytes = 300});
   EXPECT_EQ(names_in(folder),
-            (std::set<std::string>{"config.json", "checkpoint-3", "model-notes.safetensors", kIndexFile,
-                                   "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}));
+            (std::set<std::string>{"config.json", "checkpoint-3", "model-notes.safetensors",
+                                   kIndexFile, "model-00001-of-00002.safetensors",
+                                   "model-00002-of-00002.safetensors"}));
 }
 
 TEST(SaveCheckpoint, WhatCannotBeSavedIsNamedAndNothingIsWritten) {
@@ -81,13 +83,16 @@ TEST(SaveCheckpoint, WhatCannotBeSavedIsNamedAndNothingIsWritten) {
   const auto said = [&](const std::vector<NamedTensor>& parameters) {
     return message_of([&] { save_checkpoint(folder / "out", kQwen3Moe, parameters); });
   };
-  EXPECT_SAYS(said({{"w", w}, {"tied", w}}), "'w' and 'tied' share their memory; list tied weights once");
+  EXPECT_SAYS(said({{"w", w}, {"tied", w}}),
+              "'w' and 'tied' share their memory; list tied weights once");
   EXPECT_SAYS(said({{"w", w}, {"w", random_tensor({2})}}), "parameter 'w' is listed twice");
   EXPECT_SAYS(said({{"w", w.to(at::kComplexDouble)}}), "no type for ComplexDouble");
   EXPECT_SAYS(said({{"model.layers.0.mlp.experts.down_proj", random_tensor({2, 3, 4})},
                     {"model.layers.0.mlp.experts.1.down_proj.weight", random_tensor({3, 4})}}),
               "two parameters would be saved as 'model.layers.0.mlp.experts.1.down_proj.weight'");
-  EXPECT_SAYS(message_of([&] { save_checkpoint(folder / "out", {}, {{"w", w}}, {.max_shard_bytes = 0}); }),
+  EXPECT_SAYS(message_of([&] {
+                save_checkpoint(folder / "out", {}, {{"w", w}}, {.max_shard_bytes = 0});
+              }),
               "max_shard_bytes must be positive, found 0");
   EXPECT_TRUE(fs::is_empty(folder));
   write_content(folder / "out", "a file");
@@ -100,7 +105,8 @@ TEST(SaveCheckpoint, TheDiskTooSmallIsFoundBeforeWritingWithBytesNeededAndFree) 
   const auto before = files_in(folder);
   const std::vector<NamedTensor> giant{{"w", at::zeros({1}).expand({int64_t{1} << 46})}};
   const std::string message = message_of<RuntimeError>([&] { save_checkpoint(folder, {}, giant); });
-  EXPECT_SAYS(message, "not enough room in " + static_cast<const fs::path&>(folder).string() + ": 28147497671");
+  EXPECT_SAYS(message, "not enough room in " + static_cast<const fs::path&>(folder).string() +
+                           ": 28147497671");
   EXPECT_SAYS(message, " bytes are needed, ");
   EXPECT_EQ(files_in(folder), before);
 }
@@ -127,8 +133,9 @@ TEST(SaveCheckpoint, AFailureWhileWritingKeepsTheOldWeightsAndLeavesNoTemporarie
   const auto before = files_in(folder);
   // Memory that cannot be read: the write fails with EFAULT in the middle of the file.
   const at::Tensor unreadable = at::from_blob(reinterpret_cast<void*>(4096), {5}, at::kFloat);
-  const std::string message = message_of<RuntimeError>(
-      [&] { save_checkpoint(folder, {}, {{"v", random_tensor({9})}, {"w", unreadable}}); });
+  const std::string message = message_of<RuntimeError>([&] {
+    save_checkpoint(folder, {}, {{"v", random_tensor({9})}, {"w", unreadable}});
+  });
   EXPECT_SAYS(message, "cannot write ");
   EXPECT_EQ(files_in(folder), before);
 }
@@ -151,7 +158,8 @@ float number_in(const fs::path& folder) {
 }
 
 // What save_checkpoint has on disk when publication begins, and the steps from there.
-std::vector<std::function<void()>> staged(const fs::path& folder, float value, int64_t shard_bytes) {
+std::vector<std::function<void()>> staged(const fs::path& folder, float value,
+                                          int64_t shard_bytes) {
   const fs::path elsewhere = folder.string() + "_new";
   save_checkpoint(elsewhere, kQwen3Moe, filled_with(value), {.max_shard_bytes = shard_bytes});
   std::vector<StagedShard> shards;
@@ -185,7 +193,8 @@ TEST(SaveCheckpoint, StoppedBetweenAnyTwoStepsTheFolderHoldsAllOldOrAllNewWeight
         // Saving again from there succeeds and leaves nothing behind.
         save_checkpoint(folder, kQwen3Moe, filled_with(3), {.max_shard_bytes = new_shards});
         EXPECT_EQ(number_in(folder), 3);
-        for (const std::string& name : names_in(folder)) EXPECT_FALSE(name.starts_with('.')) << name;
+        for (const std::string& name : names_in(folder))
+          EXPECT_FALSE(name.starts_with('.')) << name;
       }
       EXPECT_TRUE(seen_old && seen_new);
     }
@@ -200,7 +209,9 @@ TEST(SaveCheckpoint, KilledAtRandomMomentsTheFolderLoadsWholeAndSavesAgain) {
     if (child == 0)
       for (int i = 1;; ++i)
         save_checkpoint(folder, kQwen3Moe, filled_with(float(i)),
-                        {.max_shard_bytes = i % 3 == 0 ? 1 << 30 : i % 3 == 1 ? 300 : 310});
+                        {.max_shard_bytes = i % 3 == 0   ? 1 << 30
+                                            : i % 3 == 1 ? 300
+                                                         : 310});
     usleep(useconds_t(3000 + 2700 * round));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);

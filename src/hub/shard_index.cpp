@@ -32,8 +32,8 @@ std::map<std::string, std::string> parse_index(std::string_view json, const std:
   return weight_map;
 }
 
-std::string emit_index(const std::map<std::string, std::string>& weight_map, int64_t total_parameters,
-                       int64_t total_bytes) {
+std::string emit_index(const std::map<std::string, std::string>& weight_map,
+                       int64_t total_parameters, int64_t total_bytes) {
   const nlohmann::json index{
       {"metadata", {{"total_parameters", total_parameters}, {"total_size", total_bytes}}},
       {"weight_map", weight_map}};

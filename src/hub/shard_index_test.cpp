@@ -34,7 +34,8 @@ TEST(ShardIndex, AnIndexThatIsDamagedOrPointsElsewhereIsRefused) {
   EXPECT_SAYS(refusal("{"), "[checkpoint] index.json is not valid JSON");
   EXPECT_SAYS(refusal("[]"), "index.json has no 'weight_map'");
   EXPECT_SAYS(refusal(R"({"weight_map":[]})"), "has no 'weight_map'");
-  EXPECT_SAYS(refusal(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"), "holds 'a' twice");
+  EXPECT_SAYS(refusal(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"),
+              "holds 'a' twice");
   for (const char* file : {"3", "\"\"", "\"a.bin\"", "\"../m.safetensors\"", "\"/m.safetensors\"",
                            "\"d/m.safetensors\"", "\"\\u0000.safetensors\""})
     EXPECT_SAYS(refusal(text("{\"weight_map\":{\"w\":", file, "}}")),

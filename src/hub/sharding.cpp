@@ -47,7 +47,8 @@ std::strong_ordering compare_pieces(std::string_view a, std::string_view b) {
 
 bool natural_less(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty())
-    if (const auto order = compare_pieces(next_piece(a), next_piece(b)); order != 0) return order < 0;
+    if (const auto order = compare_pieces(next_piece(a), next_piece(b)); order != 0)
+      return order < 0;
   return a.empty() && !b.empty();
 }
 

@@ -8,12 +8,12 @@
 
 namespace automoe::hub {
 
-/// Whether parameter `a` comes before `b`: between dots, numbers by value before words, and a word's
-/// trailing number by value too.
+/// Whether parameter `a` comes before `b`: between dots, numbers by value before words, and a
+/// word's trailing number by value too.
 bool natural_less(std::string_view a, std::string_view b);
 
-/// Shards as lists of block numbers. Blocks fill a shard in order until one does not fit; one larger than
-/// `max_bytes` gets a shard of its own, which comes before the one being filled.
+/// Shards as lists of block numbers. Blocks fill a shard in order until one does not fit; one
+/// larger than `max_bytes` gets a shard of its own, which comes before the one being filled.
 std::vector<std::vector<size_t>> split_into_shards(const std::vector<uint64_t>& block_bytes,
                                                    uint64_t max_bytes);
 

@@ -12,8 +12,8 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 8;  // a header needs 3, an index 2
 
-// Receives the parser's events and builds the value. nlohmann's own builder keeps the last of two equal
-// keys, and its callback form takes quadratic time on large objects.
+// Receives the parser's events and builds the value. nlohmann's own builder keeps the last of two
+// equal keys, and its callback form takes quadratic time on large objects.
 class Builder {
  public:
   explicit Builder(const std::string& source) : source_(source) {}

@@ -28,7 +28,8 @@ TEST(StrictJson, AKeyThatAppearsTwiceIsNamed) {
 }
 
 TEST(StrictJson, RefusesWhatIsNoJsonWithoutQuotingItsBytes) {
-  for (const char* json : {"", "{", "{\"a\"}", "{\"a\":1} x", "[1,]", "NaN", "\"\xff\"", "{\"a\":01}"}) {
+  for (const char* json :
+       {"", "{", "{\"a\"}", "{\"a\":1} x", "[1,]", "NaN", "\"\xff\"", "{\"a\":01}"}) {
     const std::string message = message_of(json);
     EXPECT_TRUE(message.starts_with("x.json is not valid JSON near its byte ")) << json << message;
     EXPECT_EQ(message.find('\xff'), std::string::npos);

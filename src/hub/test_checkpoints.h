@@ -33,9 +33,12 @@ inline at::Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type = at:
 inline std::vector<NamedTensor> moe_parameters(at::ScalarType type = at::kFloat) {
   std::vector<NamedTensor> parameters{{"model.embed_tokens.weight", random_tensor({11, 6}, type)}};
   for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
-    parameters.push_back({layer + std::string("mlp.experts.gate_up_proj"), random_tensor({5, 6, 7}, type)});
-    parameters.push_back({layer + std::string("mlp.experts.down_proj"), random_tensor({5, 7, 3}, type)});
-    parameters.push_back({layer + std::string("mlp.gate.weight"), random_tensor({5, 7}, at::kFloat)});
+    parameters.push_back(
+        {layer + std::string("mlp.experts.gate_up_proj"), random_tensor({5, 6, 7}, type)});
+    parameters.push_back(
+        {layer + std::string("mlp.experts.down_proj"), random_tensor({5, 7, 3}, type)});
+    parameters.push_back(
+        {layer + std::string("mlp.gate.weight"), random_tensor({5, 7}, at::kFloat)});
   }
   parameters.push_back({"model.norm.weight", random_tensor({7}, type)});
   return parameters;
@@ -55,7 +58,8 @@ inline void expect_equal(const std::vector<NamedTensor>& a, const std::vector<Na
 }
 
 /// Writes the tensors, under their own names, as one safetensors file.
-inline void write_weights(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors) {
+inline void write_weights(const std::filesystem::path& path,
+                          const std::vector<NamedTensor>& tensors) {
   const auto folder = path.parent_path() / "one_file";
   save_checkpoint(folder, {}, tensors);
   std::filesystem::rename(folder / kWeightsFile, path);
@@ -63,7 +67,8 @@ inline void write_weights(const std::filesystem::path& path, const std::vector<N
 }
 
 /// Deals the tensors out to `files` in turn and writes an index.
-inline void write_dealt_out(const std::filesystem::path& folder, const std::vector<std::string>& files,
+inline void write_dealt_out(const std::filesystem::path& folder,
+                            const std::vector<std::string>& files,
                             const std::vector<NamedTensor>& tensors) {
   std::vector<std::vector<NamedTensor>> hands(files.size());
   std::map<std::string, std::string> weight_map;
@@ -79,8 +84,7 @@ inline void write_dealt_out(const std::filesystem::path& folder, const std::vect
 inline std::map<std::string, std::string> files_in(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    files[entry.path().filename().string()] =
-        entry.is_directory() ? "" : content_of(entry.path());
+    files[entry.path().filename().string()] = entry.is_directory() ? "" : content_of(entry.path());
   return files;
 }
 

@@ -61,14 +61,15 @@ inline testing::AssertionResult says(const std::string& message, const std::stri
 }
 #define EXPECT_SAYS(message, part) EXPECT_TRUE(says(message, part))
 
-/// Runs a Python script with `folder` as its argument; false if Python lacks `module`. The interpreter is
-/// $AUTOMOE_PYTHON, else .venv of the repository, else python3.
+/// Runs a Python script with `folder` as its argument; false if Python lacks `module`. The
+/// interpreter is $AUTOMOE_PYTHON, else .venv of the repository, else python3.
 inline bool run_python(const std::string& module, const std::string& script,
                        const std::filesystem::path& folder) {
   const auto venv = std::filesystem::path(__FILE__).parent_path() / "../../.venv/bin/python";
   const char* chosen = std::getenv("AUTOMOE_PYTHON");
-  const std::string python =
-      chosen != nullptr ? chosen : std::filesystem::exists(venv) ? venv.string() : "python3";
+  const std::string python = chosen != nullptr               ? chosen
+                             : std::filesystem::exists(venv) ? venv.string()
+                                                             : "python3";
   const std::string silence = " >" + (folder / "python.log").string() + " 2>&1";
   if (std::system(text(python, " -c 'import ", module, "'", silence).c_str()) != 0) return false;
   write_content(folder / "script.py", script);

@@ -7,8 +7,9 @@ namespace automoe::hub {
 namespace {
 namespace fs = std::filesystem;
 
-// Saves small models, each loaded once before: then Transformers orders tensors the same way for every
-// architecture. Beside each folder, `parameters` lists name, dtype and shape in the module's order.
+// Saves small models, each loaded once before: then Transformers orders tensors the same way for
+// every architecture. Beside each folder, `parameters` lists name, dtype and shape in the module's
+// order.
 const char* const kScript = R"(
 import sys, torch, transformers
 from transformers import AutoConfig, AutoModelForCausalLM

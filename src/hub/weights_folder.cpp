@@ -15,7 +15,8 @@ std::string other_weights_of(const fs::path& folder) {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string extension = entry.path().extension().string();
-    if (extension == ".safetensors" || extension == ".bin" || extension == ".pth" || extension == ".gguf")
+    if (extension == ".safetensors" || extension == ".bin" || extension == ".pth" ||
+        extension == ".gguf")
       found.push_back(entry.path().filename().string());
     if (found.size() == 8) break;
   }
@@ -32,13 +33,14 @@ std::string read_text(const fs::path& path) {
 }  // namespace
 
 WeightsFolder::WeightsFolder(const fs::path& folder) {
-  AUTOMOE_CHECK_VALUE(fs::is_directory(folder), "[checkpoint] ", folder.string(), " is not a folder");
+  AUTOMOE_CHECK_VALUE(fs::is_directory(folder), "[checkpoint] ", folder.string(),
+                      " is not a folder");
   if (fs::exists(folder / kWeightsFile)) {
     open(folder / kWeightsFile);
     return;
   }
-  AUTOMOE_CHECK_VALUE(fs::exists(folder / kIndexFile), "[checkpoint] ", folder.string(), " has neither ",
-                      kWeightsFile, " nor ", kIndexFile, other_weights_of(folder));
+  AUTOMOE_CHECK_VALUE(fs::exists(folder / kIndexFile), "[checkpoint] ", folder.string(),
+                      " has neither ", kWeightsFile, " nor ", kIndexFile, other_weights_of(folder));
   open_indexed(folder / kIndexFile);
 }
 
@@ -57,14 +59,15 @@ void WeightsFolder::open_indexed(const fs::path& index) {
   for (const auto& [tensor, file] : weight_map) {
     if (!names.insert(file).second) continue;
     const fs::path path = index.parent_path() / file;
-    AUTOMOE_CHECK_VALUE(fs::exists(path), "[checkpoint] ", path.string(), " is missing; ", index.string(),
-                        " expects tensor '", tensor, "' in it");
+    AUTOMOE_CHECK_VALUE(fs::exists(path), "[checkpoint] ", path.string(), " is missing; ",
+                        index.string(), " expects tensor '", tensor, "' in it");
     open(path);
   }
   for (const auto& [tensor, file] : weight_map) {
     const auto found = tensors_.find(tensor);
-    AUTOMOE_CHECK_VALUE(found != tensors_.end() && found->second.file_name() == file, "[checkpoint] ",
-                        index.string(), " expects tensor '", tensor, "' in ", file, ", which lacks it",
+    AUTOMOE_CHECK_VALUE(found != tensors_.end() && found->second.file_name() == file,
+                        "[checkpoint] ", index.string(), " expects tensor '", tensor, "' in ", file,
+                        ", which lacks it",
                         found == tensors_.end() ? "" : "; it lies in " + found->second.file_name());
   }
 }
