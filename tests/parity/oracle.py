@@ -1,0 +1,138 @@
+"""Small models of every native family, beside plain Transformers with the same weights."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from automoe import AutoModelForCausalLM, library
+
+FAMILIES = sorted(library.native_architectures())
+MIXTURES = ["MixtralForCausalLM", "Qwen3MoeForCausalLM"]
+TOLERANCE = 1e-5  # of the norm of the reference, in fp32
+VOCAB = 64
+
+
+def make_config(family: str, **changes: Any) -> transformers.PreTrainedConfig:
+    content = {**json.loads(library.ops().tiny_config(family)), **changes}
+    return transformers.AutoConfig.for_model(content.pop("model_type"), **content)
+
+
+def randomise(model: torch.nn.Module, seed: int) -> None:
+    """Weights that make every part matter; the usual start has near-zero attention scores."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(1 + 0.2 * noise)
+            else:
+                parameter.copy_((0.1 if name.endswith("bias") else parameter.shape[-1] ** -0.5) * noise)
+
+
+def make_pair(
+    family: str,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "eager",
+    **changes: Any,
+) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedModel]:
+    """(Transformers, automoe), both in training mode."""
+    config = make_config(family, **changes)
+    plain = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    randomise(plain, seed)
+    ours = AutoModelForCausalLM.from_config(make_config(family, **changes))
+    ours.load_state_dict(plain.state_dict())
+    return plain.to(dtype).train(), ours.to(dtype).train()
+
+
+@dataclass
+class Result:
+    output: Any
+    grads: dict[str, torch.Tensor]
+
+
+def run(model: torch.nn.Module, **inputs: Any) -> Result:
+    """Forward and, with labels, backward."""
+    model.zero_grad(set_to_none=True)
+    output = model(**inputs)
+    if output.loss is not None:
+        output.loss.backward()
+    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return Result(output, grads)
+
+
+def norm(x: torch.Tensor) -> float:
+    return float(x.detach().double().norm())
+
+
+def assert_close(
+    found: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = TOLERANCE, zero: float = 0.0
+) -> None:
+    """|found - expected| <= tolerance |expected|. What is zero but for rounding is compared with `zero`."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype, what
+    assert torch.isfinite(found).all(), f"{what} is not finite"
+    off = norm(found.double() - expected.double())
+    assert off <= max(tolerance * norm(expected), zero), f"{what}: {off:.2e} from {norm(expected):.2e}"
+
+
+def assert_same(
+    ours: Result, plain: Result, real: torch.Tensor | None = None, tolerance: float = TOLERANCE
+) -> None:
+    """Loss, balance loss, logits and router logits where `real`, and every gradient."""
+    for name in ("loss", "aux_loss"):
+        found, expected = getattr(ours.output, name, None), getattr(plain.output, name, None)
+        assert (found is None) == (expected is None), name
+        if expected is not None:
+            assert_close(found, expected, name, tolerance)
+    real = torch.ones(plain.output.logits.shape[:2]).bool() if real is None else real.bool()
+    assert_close(ours.output.logits[real], plain.output.logits[real], "logits", tolerance)
+    routers = getattr(plain.output, "router_logits", None)
+    assert (routers is None) == (getattr(ours.output, "router_logits", None) is None)
+    for layer, expected in enumerate(routers or ()):
+        found = ours.output.router_logits[layer]
+        assert_close(found[real.flatten()], expected[real.flatten()], f"router_logits {layer}", tolerance)
+    assert ours.grads.keys() == plain.grads.keys()
+    # Some gradients are zero in exact arithmetic, such as a router's where the one chosen weight is always 1.
+    zero = 1e-7 * sum(norm(grad) ** 2 for grad in plain.grads.values()) ** 0.5
+    for name, expected in plain.grads.items():
+        assert_close(ours.grads[name], expected, f"the gradient of {name}", tolerance, zero)
+
+
+def tokens(rows: int, length: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def some_labels(ids: torch.Tensor, seed: int = 2) -> torch.Tensor:
+    """The ids, with about a third of them not to be learnt."""
+    drop = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    return ids.masked_fill(drop, -100)
+
+
+def padded(side: str, lengths: tuple[int, ...] = (13, 6, 1), seed: int = 1) -> dict[str, torch.Tensor]:
+    """Rows of these lengths, padded on one side. Nothing is to be learnt at padding, nor a row's first token:
+    before it stands padding, which has nothing to say."""
+    longest = max(lengths)
+    ids = tokens(len(lengths), longest, seed)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        mask[row, longest - length :] = 1 if side == "left" else mask[row, longest - length :]
+        if side == "right":
+            mask[row, :length] = 1
+    labels = some_labels(ids).masked_fill(mask == 0, -100)
+    first = mask.argmax(1)
+    labels[torch.arange(len(lengths)), first] = -100
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def packed(rows: tuple[tuple[int, ...], ...] = ((5, 1, 7), (13,)), seed: int = 1) -> dict[str, torch.Tensor]:
+    """Documents of these lengths behind one another; positions begin again at each."""
+    ids = tokens(len(rows), sum(rows[0]), seed)
+    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in rows])
+    labels = some_labels(ids).masked_fill(positions == 0, -100)
+    return {"input_ids": ids, "position_ids": positions, "labels": labels}
+
+
+def assert_on_engine(model: torch.nn.Module) -> None:
+    assert model.automoe.path == "engine", model.automoe

@@ -1,0 +1,239 @@
+"""fp32 on CPU: logits, loss, balance loss and every gradient equal Transformers'."""
+
+import pytest
+import torch
+from oracle import (
+    FAMILIES,
+    MIXTURES,
+    assert_close,
+    assert_on_engine,
+    assert_same,
+    make_pair,
+    packed,
+    padded,
+    run,
+    some_labels,
+    tokens,
+)
+
+ATTENTION = ["eager", "sdpa"]
+WINDOWS = {
+    "MistralForCausalLM": {"sliding_window": 5},
+    "MixtralForCausalLM": {"sliding_window": 5},
+    "Qwen2ForCausalLM": {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
+    "Qwen3ForCausalLM": {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
+    "Qwen3MoeForCausalLM": {"sliding_window": 5, "use_sliding_window": True},
+}
+
+
+def batches() -> dict:
+    ids = tokens(2, 13)
+    return {
+        "full": {"input_ids": ids, "labels": some_labels(ids)},
+        "left": padded("left"),
+        "right": padded("right"),
+        "packed": packed(),
+        "all_ones_mask": {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)},
+    }
+
+
+def compare(family, batch, attention="eager", **changes):
+    if family in MIXTURES:
+        batch = {**batch, "output_router_logits": True}
+    plain, ours = make_pair(family, attention=attention, **changes)
+    expected, found = run(plain, use_cache=False, **batch), run(ours, use_cache=False, **batch)
+    assert_on_engine(ours)
+    assert_same(found, expected, batch.get("attention_mask"))
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("batch", ["full", "left", "right", "packed", "all_ones_mask"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_of_batch(family, batch, attention):
+    compare(family, batches()[batch], attention)
+
+
+@pytest.mark.parametrize("batch", ["full", "left", "right", "packed"])
+@pytest.mark.parametrize("family", WINDOWS)
+def test_sliding_window(family, batch):
+    compare(family, batches()[batch], **WINDOWS[family])
+
+
+@pytest.mark.parametrize("family", WINDOWS)
+def test_the_window_matters(family):
+    """Otherwise the test above would pass without one."""
+    plain, _ = make_pair(family, **{**WINDOWS[family], "sliding_window": 5})
+    wide, _ = make_pair(family, **{**WINDOWS[family], "sliding_window": 50})
+    ids = tokens(1, 13)
+    assert not torch.allclose(plain(ids).logits, wide(ids).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tied_embeddings(family):
+    compare(family, batches()["left"], tie_word_embeddings=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_wider_than_hidden_size_allows(family):
+    compare(family, batches()["full"], head_dim=24)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_key_head_and_as_many_as_query_heads(family, kv_heads):
+    compare(family, batches()["right"], num_key_value_heads=kv_heads)
+
+
+@pytest.mark.parametrize("family", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
+def test_attention_biases(family):
+    compare(family, batches()["packed"], attention_bias=True)
+
+
+def test_llama_mlp_biases():
+    compare("LlamaForCausalLM", batches()["packed"], mlp_bias=True)
+
+
+ORIGINAL = {"rope_theta": 10000.0, "original_max_position_embeddings": 16, "factor": 4.0}
+ROPES = {
+    "linear": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0},
+    "dynamic": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.5},
+    "yarn": {"rope_type": "yarn", **ORIGINAL},
+    "yarn_untruncated": {"rope_type": "yarn", **ORIGINAL, "truncate": False, "beta_fast": 20, "beta_slow": 2},
+    "yarn_mscale": {"rope_type": "yarn", **ORIGINAL, "mscale": 0.7, "mscale_all_dim": 1.1},
+    "yarn_attention_factor": {"rope_type": "yarn", **ORIGINAL, "attention_factor": 1.3},
+    "llama3": {"rope_type": "llama3", **ORIGINAL, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {
+        "rope_type": "longrope",
+        **ORIGINAL,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+        "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 9.0],
+    },
+}
+
+
+@pytest.mark.parametrize("length", [11, 23])
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_rope_type_below_and_beyond_the_original_length(family, rope, length):
+    positions = 20 if rope == "dynamic" else 64
+    ids = tokens(2, length)
+    compare(
+        family,
+        {"input_ids": ids, "labels": ids},
+        rope_parameters=ROPES[rope],
+        max_position_embeddings=positions,
+        head_dim=16,
+    )
+
+
+@pytest.mark.parametrize("top_k", [1, 3, "all"])
+@pytest.mark.parametrize("family", MIXTURES)
+def test_top_k_of_one_some_and_all_experts(family, top_k):
+    name = "num_experts" if family == "Qwen3MoeForCausalLM" else "num_local_experts"
+    compare(family, batches()["left"], num_experts_per_tok=5 if top_k == "all" else top_k, **{name: 5})
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_qwen3_moe_renormalises_as_the_config_says(normalised):
+    compare("Qwen3MoeForCausalLM", batches()["full"], norm_topk_prob=normalised)
+
+
+@pytest.mark.parametrize("layers", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}])
+def test_qwen3_moe_with_dense_layers_between(layers):
+    compare("Qwen3MoeForCausalLM", batches()["right"], **layers)
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_an_expert_nobody_chose_gets_a_zero_gradient(family):
+    plain, ours = make_pair(family, num_experts=9, num_local_experts=9)
+    ids = tokens(1, 3)  # 3 tokens, 2 experts each
+    batch = {"input_ids": ids, "labels": ids, "use_cache": False}
+    expected, found = run(plain, **batch), run(ours, **batch)
+    assert_same(found, expected)
+    grad = found.grads["model.layers.0.mlp.experts.down_proj"]
+    unchosen = grad.flatten(1).abs().sum(1) == 0
+    assert unchosen.any() and not unchosen.all()
+
+
+@pytest.mark.parametrize("recompute", ["none", "norms", "layer"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recomputation_changes_no_result(family, recompute):
+    plain, ours = make_pair(family)
+    ours.automoe.recompute = recompute
+    batch = padded("left")
+    assert_same(run(ours, **batch), run(plain, **batch), batch["attention_mask"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_checkpointing_keeps_layer_inputs_alone_and_changes_no_result(family):
+    plain, ours = make_pair(family)
+    ours.gradient_checkpointing_enable()
+    batch = packed()
+    kept = {}
+    for policy in ("on", "off"):
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, sizes=sizes: sizes.append(x.nbytes) or x, lambda x: x):
+            loss = ours(**batch).loss
+        assert_on_engine(ours)
+        kept[policy] = sum(sizes)
+        assert_close(loss, plain(use_cache=False, **batch).loss, policy)
+        ours.gradient_checkpointing_disable()
+    assert kept["on"] < kept["off"]
+
+
+@pytest.mark.parametrize("count", [7, torch.tensor(7), torch.tensor(7.0)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_num_items_in_batch_divides_the_summed_loss(family, count):
+    plain, ours = make_pair(family)
+    ids = tokens(2, 13)
+    batch = {"input_ids": ids, "labels": some_labels(ids), "num_items_in_batch": count}
+    assert_same(run(ours, **batch), run(plain, **batch))
+    assert_on_engine(ours)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4, 99, torch.tensor([0, 5, 2]), torch.tensor([[1], [3]])])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_to_keep(family, keep):
+    plain, ours = make_pair(family)
+    ids = tokens(2, 7)
+    expected = plain(ids, logits_to_keep=keep, use_cache=False).logits
+    assert_close(ours(ids, logits_to_keep=keep, use_cache=False).logits, expected, "logits")
+    assert_on_engine(ours)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_flow_through_the_logits(family):
+    plain, ours = make_pair(family)
+    ids = tokens(2, 9)
+    for model in (plain, ours):
+        model(ids, use_cache=False).logits.square().mean().backward()
+    assert_on_engine(ours)
+    for (name, found), expected in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        assert_close(found.grad, expected.grad, name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frozen_parameters_get_no_gradient_and_the_others_the_same(family):
+    plain, ours = make_pair(family)
+    for model in (plain, ours):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("mlp" in name or "q_proj" in name)
+    batch = padded("right")
+    assert_same(run(ours, **batch), run(plain, **batch), batch["attention_mask"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_positions_and_a_mask_together_follow_the_mask(family):
+    """With a mask a restart of the positions is no new document, as in Transformers."""
+    batch = packed()
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    compare(family, batch)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_holes_in_the_mask(family):
+    batch = padded("left")
+    batch["attention_mask"][0, 4:6] = 0
+    batch["labels"][0, 4:7] = -100
+    changes = {"sliding_window": None} if family == "MistralForCausalLM" else {}
+    compare(family, batch, **changes)
