@@ -89,7 +89,7 @@ def test_equal_content_gives_equal_ids_in_every_kind_of_file(tmp_path, qwen3):
 
 
 BAD = [
-    {"messages": [{"role": "user", "content": "a"}, {"role": "asistant", "content": "b"}]},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "assistants", "content": "b"}]},
     {"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]},
 ]
 
@@ -100,7 +100,7 @@ def test_bad_rows_stop_the_run_and_both_are_named(tmp_path, qwen3):
     with pytest.raises(ValueError) as error:
         prepared(path, qwen3)
     message = str(error.value)
-    assert f"{path}:2: message 2 has the unknown role 'asistant'; did you mean 'assistant'?" in message
+    assert f"{path}:2: message 2 has the unknown role 'assistants'; did you mean 'assistant'?" in message
     assert f"{path}:4: message 2 (assistant) has no content" in message
     assert "--on-error skip" in message
     assert not (tmp_path / "prepared" / "train").exists()

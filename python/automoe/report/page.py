@@ -136,8 +136,8 @@ def _experts(history: History) -> str:
     ]
     return (
         "<section><h2 class='part'>Experts</h2><p class='note'>Tokens an expert receives, over the mean of "
-        "its layer: 1 is perfect balance. Experts run downwards, steps to the right; the numbers are the range "
-        "over the last ten steps.</p><div class='grid'>"
+        "its layer: 1 is perfect balance. Experts run downwards, steps to the right; the numbers are the "
+        "range over the last ten steps.</p><div class='grid'>"
         + _figure(
             "Busiest expert over the mean",
             line_chart(chart, label="imbalance", width=WIDE),

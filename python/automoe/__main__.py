@@ -1,0 +1,5 @@
+"""python -m automoe."""
+
+from automoe.cli import app
+
+app(prog_name="automoe")
