@@ -1,8 +1,10 @@
 """Answers from a model, token by token, on the terminal."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+from automoe import FallbackWarning
 from automoe.source import load_tokenizer, local_folder
 
 
@@ -54,7 +56,8 @@ class Generator:
             sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
         torch.manual_seed(seed)
         streamer = TextStreamer(self.tokenizer, skip_prompt=not self.raw, skip_special_tokens=True)
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)  # the key-value cache is Transformers' by design
             out = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **sampling)
         new = out[0, inputs["input_ids"].shape[1] :]
         return self.tokenizer.decode(new, skip_special_tokens=True).strip()

@@ -16,8 +16,13 @@ from test_finetune import ROWS, save_model
 from typer.testing import CliRunner
 
 
-def invoke(*arguments, env=None):
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=env)
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def words(result):
+    """The output as one line, wherever the terminal broke it."""
+    return " ".join(result.output.split())
 
 
 @pytest.fixture
@@ -113,13 +118,13 @@ def test_doctor_names_a_broken_extension_and_what_happens_then(monkeypatch):
     engine = broken_engine(message)
     monkeypatch.setitem(sys.modules, "automoe.engine", engine)
     monkeypatch.setitem(vars(automoe), "engine", engine)
-    result = invoke("doctor", env={"COLUMNS": "200"})
+    result = invoke("doctor")
     assert result.exit_code == 1
-    assert message in result.output and "fall back to Transformers" in result.output
+    assert message in words(result) and "fall back to Transformers" in words(result)
     engine.load = lambda: None
     engine.describe = lambda: "libautomoe 0.1, torch 2.11"
-    result = invoke("doctor", env={"COLUMNS": "200"})
-    assert result.exit_code == 0 and "libautomoe 0.1, torch 2.11" in result.output
+    result = invoke("doctor")
+    assert result.exit_code == 0 and "libautomoe 0.1, torch 2.11" in words(result)
 
 
 def test_doctor_says_what_is_missing_or_too_old_and_how_to_get_it(monkeypatch):
