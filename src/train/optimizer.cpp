@@ -1,0 +1,62 @@
+#include "train/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "automoe/error.h"
+#include "kernels/adamw.h"
+
+namespace automoe::train {
+
+Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, const OptimizerOptions& options)
+    : options_(options) {
+  const at::NoGradGuard no_grad;
+  for (const NamedTensor& parameter : parameters) {
+    const at::Tensor weights = parameter.tensor.detach();
+    const at::ScalarType dtype = weights.scalar_type();
+    AUTOMOE_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+                        "[train] ", parameter.name, " is ", dtype,
+                        "; only float32, bfloat16 and float16 parameters can be trained");
+    const at::Tensor master = weights.to(at::kFloat);  // the same memory if it is fp32
+    slots_.push_back({parameter, master, at::zeros_like(master), at::zeros_like(master)});
+  }
+}
+
+void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
+  ++updates_;
+  for (const Slot& slot : slots_) {
+    const at::Tensor& grad = slot.parameter.tensor.grad();
+    if (!grad.defined()) continue;
+    kernels::adamw_(slot.parameter.tensor.detach(), slot.master, slot.exp_avg, slot.exp_avg_sq, grad.contiguous(),
+                    grad_scale,
+                    {.learning_rate = learning_rate,
+                     .beta1 = options_.beta1,
+                     .beta2 = options_.beta2,
+                     .epsilon = options_.epsilon,
+                     .weight_decay = slot.parameter.tensor.dim() > 1 ? options_.weight_decay : 0.0,
+                     .step = updates_});
+  }
+}
+
+std::vector<at::Tensor> Optimizer::grads() const {
+  std::vector<at::Tensor> grads;
+  for (const Slot& slot : slots_) grads.push_back(slot.parameter.tensor.grad());
+  return grads;
+}
+
+void Optimizer::clear_grads() {
+  for (Slot& slot : slots_) slot.parameter.tensor.mutable_grad() = at::Tensor();
+}
+
+std::vector<NamedTensor> Optimizer::state() const {
+  std::vector<NamedTensor> state;
+  for (const Slot& slot : slots_) {
+    const std::string& name = slot.parameter.name;
+    if (slot.parameter.tensor.scalar_type() != at::kFloat) state.push_back({"master." + name, slot.master});
+    state.push_back({"exp_avg." + name, slot.exp_avg});
+    state.push_back({"exp_avg_sq." + name, slot.exp_avg_sq});
+  }
+  return state;
+}
+
+}  // namespace automoe::train
