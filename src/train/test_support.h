@@ -57,10 +57,14 @@ std::string message_of(Call call) {
   return "no error";
 }
 
-#define EXPECT_SAYS(message, part)                         \
-  do {                                                     \
-    const std::string said = message;                      \
-    EXPECT_NE(said.find(part), std::string::npos) << said; \
+inline void expect_says(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+#define EXPECT_SAYS(message, part)                                                 \
+  do {                                                                             \
+    SCOPED_TRACE(text("expected to say: ", part)); /* with the line of the test */ \
+    expect_says(message, part);                                                    \
   } while (false)
 
 struct TestDocument {
