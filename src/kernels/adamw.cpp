@@ -35,16 +35,6 @@ AdamWArgs arguments(const Tensor& parameter, const Tensor& master, const Tensor&
           .epsilon = float(options.epsilon)};
 }
 
-// ATen's fused kernel wants one dtype throughout: the gradient is converted first.
-void adamw_device(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-                  const Tensor& grad, const Tensor& grad_scale, const AdamWOptions& options) {
-  const Tensor wide = grad_scale.defined() ? grad.to(at::kFloat).mul(grad_scale) : grad.to(at::kFloat);
-  const Tensor step = at::full({}, double(options.step), exp_avg.options());
-  at::_fused_adamw_({master}, {wide}, {exp_avg}, {exp_avg_sq}, {}, {step}, options.learning_rate, options.beta1,
-                    options.beta2, options.weight_decay, options.epsilon, /*amsgrad=*/false, /*maximize=*/false);
-  if (parameter.scalar_type() != at::kFloat) parameter.copy_(master);
-}
-
 bool is_trainable_dtype(const Tensor& tensor) {
   const at::ScalarType dtype = tensor.scalar_type();
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -72,10 +62,14 @@ void adamw_(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg
                       "[adamw] a float32 parameter is its own master: pass the same tensor twice");
   AUTOMOE_CHECK_VALUE(options.step >= 1, "[adamw] step must be at least 1, got ", options.step);
   const at::NoGradGuard no_grad;
-  if (!parameter.is_cpu())
-    return adamw_device(parameter, master, exp_avg, exp_avg_sq, grad, grad_scale, options);
-  const double scale = grad_scale.defined() ? grad_scale.item<double>() : 1.0;
-  adamw_cpu(arguments(parameter, master, exp_avg, exp_avg_sq, grad, scale, options));
+  if (parameter.is_cpu()) {
+    const double scale = grad_scale.defined() ? grad_scale.item<double>() : 1.0;
+    return adamw_cpu(arguments(parameter, master, exp_avg, exp_avg_sq, grad, scale, options));
+  }
+  Tensor scale;  // stays on the device
+  if (grad_scale.defined()) scale = grad_scale.to(parameter.device(), at::kFloat);
+  adamw_cuda(arguments(parameter, master, exp_avg, exp_avg_sq, grad, /*grad_scale=*/1.0, options),
+             scale.defined() ? scale.const_data_ptr<float>() : nullptr, CurrentStream(parameter));
 }
 
 }  // namespace automoe::kernels

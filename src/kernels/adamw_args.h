@@ -23,4 +23,7 @@ struct AdamWArgs {
 
 void adamw_cpu(const AdamWArgs& args);
 
+/// `device_scale`: one number on the device that multiplies grad_scale, or null.
+void adamw_cuda(const AdamWArgs& args, const float* device_scale, Stream stream);
+
 }  // namespace automoe::kernels

@@ -68,6 +68,20 @@ TEST(Attention, GroupsQueryHeads) {
       }
 }
 
+TEST(Attention, TakesHeadsOfAnyWidthAndValuesOfAnother) {
+  for (const at::Device device : test_devices())
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const auto& [dim, value_dim] : {std::pair{20, 20}, std::pair{24, 16}, std::pair{7, 5}})
+        for (const int64_t window : {0, 3}) {
+          SCOPED_TRACE(text(device, " ", dtype, " D ", dim, " Dv ", value_dim, " window ", window));
+          const Documents documents = Documents::from_ends({4, 13, 14}, device);
+          const AttentionOptions options{.scale = 0.3, .window = window};
+          Tensors in = inputs(14, {4, 2, dim}, device, dtype);
+          in[2] = random_tensor({14, 2, value_dim}, device, 3, dtype);
+          expect_same_value_and_grads(actual(documents, options), formula(documents, options), in);
+        }
+}
+
 TEST(Attention, PackedDocumentsEqualDocumentsAlone) {
   for (const at::Device device : test_devices())
     for (const int64_t window : {0, 3}) {
@@ -136,6 +150,7 @@ TEST(Attention, RefusesShapesThatDoNotFit) {
   const auto x = [](int64_t tokens, int64_t heads, int64_t dim) { return at::zeros({tokens, heads, dim}); };
   EXPECT_THROW(attention(x(5, 3, 8), x(5, 2, 8), x(5, 2, 8), documents, {}), ValueError);
   EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 4), x(5, 2, 4), documents, {}), ValueError);
+  EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 8), x(5, 1, 8), documents, {}), ValueError);
   EXPECT_THROW(attention(x(6, 4, 8), x(6, 2, 8), x(6, 2, 8), documents, {}), ValueError);
 }
 

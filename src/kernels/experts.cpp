@@ -43,7 +43,7 @@ ScoredBackward scored_backward(const Tensor& d_unscaled, const Tensor& pre, cons
   if (pre.is_cpu())
     silu_mul_scored_bwd_cpu(args);
   else
-    silu_mul_scored_bwd_cuda(args, current_stream(pre));
+    silu_mul_scored_bwd_cuda(args, CurrentStream(pre));
   return out;
 }
 

@@ -39,7 +39,7 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& lo
   if (logits.is_cpu())
     cross_entropy_cpu(args);
   else
-    cross_entropy_cuda(args, current_stream(logits));
+    cross_entropy_cuda(args, CurrentStream(logits));
 }
 
 // out (+)= a b in fp32. `a` and `b` are half precision on CUDA only.

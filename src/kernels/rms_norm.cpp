@@ -33,7 +33,7 @@ Forward run_forward(const Tensor& x, const Tensor& residual, const Tensor& weigh
   if (x.is_cpu())
     rms_norm_fwd_cpu(args);
   else
-    rms_norm_fwd_cuda(args, current_stream(x));
+    rms_norm_fwd_cuda(args, CurrentStream(x));
   return out;
 }
 
@@ -65,7 +65,7 @@ Backward run_backward(const Tensor& dy, const Tensor& d_sum, const Tensor& x, co
   if (x.is_cpu())
     rms_norm_bwd_cpu(args);
   else
-    rms_norm_bwd_cuda(args, current_stream(x));
+    rms_norm_bwd_cuda(args, CurrentStream(x));
   if (want_dweight) out.dweight = parts.sum(0).to(weight.scalar_type());
   return out;
 }

@@ -27,7 +27,7 @@ TEST(RmsNorm, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
     for (const std::vector<int64_t>& shape :
          std::vector<std::vector<int64_t>>{{1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {9}, {2, 3, 4, 16}})
-      for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+      for (const at::ScalarType dtype : test_dtypes(device)) {
         SCOPED_TRACE(::testing::Message() << device << " " << at::IntArrayRef(shape) << " " << dtype);
         expect_same_value_and_grads(actual, formula, inputs(shape, device, dtype));
       }

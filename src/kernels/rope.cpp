@@ -29,7 +29,7 @@ Tensor rotate(const Tensor& given, const Tensor& cos, const Tensor& sin, bool in
   if (x.is_cpu())
     rope_cpu(args);
   else
-    rope_cuda(args, current_stream(x));
+    rope_cuda(args, CurrentStream(x));
   return y;
 }
 

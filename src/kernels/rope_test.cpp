@@ -41,7 +41,7 @@ TEST(Rope, ValueAndGradientMatchTheFormula) {
   for (const at::Device device : test_devices())
     for (const Case& c : {Case{1, 1, 2, 1}, Case{7, 3, 16, 8}, Case{130, 5, 64, 32}, Case{9, 2, 128, 16},
                           Case{11, 4, 10, 3}, Case{5, 2, 7, 3}, Case{33, 9, 128, 64}})
-      for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+      for (const at::ScalarType dtype : test_dtypes(device)) {
         SCOPED_TRACE(::testing::Message() << device << " T " << c.tokens << " heads " << c.heads << " D " << c.dim
                                           << " d/2 " << c.half << " " << dtype);
         const Table t = table(c.tokens, c.half, device, dtype);

@@ -29,7 +29,7 @@ Routing sort_pairs(const Tensor& indices, int64_t num_experts) {
   }
   const Tensor scratch = at::empty({sort_pairs_scratch_cuda(pairs, num_experts)}, int32);
   args.scratch = scratch.data_ptr<int32_t>();
-  sort_pairs_cuda(args, current_stream(dense));
+  sort_pairs_cuda(args, CurrentStream(dense));
   return out;
 }
 
@@ -47,7 +47,7 @@ Tensor gather_rows(const Tensor& x, const Routing& routing) {
   if (x.is_cpu())
     gather_rows_cpu(args);
   else
-    gather_rows_cuda(args, current_stream(x));
+    gather_rows_cuda(args, CurrentStream(x));
   return rows;
 }
 
@@ -65,7 +65,7 @@ Tensor combine_rows(const Tensor& rows, const Routing& routing, const Tensor& sc
   if (rows.is_cpu())
     combine_rows_cpu(args);
   else
-    combine_rows_cuda(args, current_stream(rows));
+    combine_rows_cuda(args, CurrentStream(rows));
   return out;
 }
 

@@ -42,7 +42,7 @@ Tensor run_forward(const Operands& in) {
   if (out.is_cpu())
     silu_mul_fwd_cpu(args);
   else
-    silu_mul_fwd_cuda(args, current_stream(out));
+    silu_mul_fwd_cuda(args, CurrentStream(out));
   return out;
 }
 
@@ -62,7 +62,7 @@ void run_backward(const Tensor& d_out, const Operands& in, const Tensor& d_gate,
   if (dense.is_cpu())
     silu_mul_bwd_cpu(args);
   else
-    silu_mul_bwd_cuda(args, current_stream(dense));
+    silu_mul_bwd_cuda(args, CurrentStream(dense));
 }
 
 struct SiluMul : torch::autograd::Function<SiluMul> {

@@ -19,7 +19,7 @@ TEST(SiluMul, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
     for (const std::vector<int64_t>& shape :
          std::vector<std::vector<int64_t>>{{1, 1}, {7, 33}, {2, 3, 5}, {130, 1536}, {19}})
-      for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+      for (const at::ScalarType dtype : test_dtypes(device)) {
         SCOPED_TRACE(::testing::Message() << device << " " << at::IntArrayRef(shape) << " " << dtype);
         expect_same_value_and_grads(actual, formula, inputs(shape, device, dtype));
       }

@@ -22,13 +22,18 @@ DType dtype_of(const at::Tensor& tensor, const char* op) {
   }
 }
 
-Stream current_stream(const at::Tensor& tensor) {
 #ifdef AUTOMOE_WITH_CUDA
-  return c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
+
+CurrentStream::CurrentStream(const at::Tensor& tensor)
+    : guard_(tensor.device()), stream_(c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream()) {}
+
 #else
+
+CurrentStream::CurrentStream(const at::Tensor& tensor) : stream_(nullptr) {
   throw RuntimeError(text("automoe was built without CUDA kernels, got a tensor on ", tensor.device(),
                           "; build with AUTOMOE_CUDA=ON"));
-#endif
 }
+
+#endif
 
 }  // namespace automoe::kernels

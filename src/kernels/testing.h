@@ -25,6 +25,13 @@ inline std::vector<at::Device> test_devices() {
   return devices;
 }
 
+/// The dtypes that elementwise kernels have there.
+inline std::vector<at::ScalarType> test_dtypes(at::Device device) {
+  std::vector<at::ScalarType> dtypes{at::kFloat, at::kBFloat16, at::kHalf};
+  if (device.is_cpu()) dtypes.push_back(at::kDouble);
+  return dtypes;
+}
+
 /// Standard normal, the same numbers on every device.
 inline at::Tensor random_tensor(at::IntArrayRef shape, at::Device device, uint64_t seed,
                                 at::ScalarType dtype = at::kFloat) {

@@ -1,6 +1,6 @@
-// Linked instead of the CUDA kernels where they are not built. current_stream() has already said so to
-// any caller, so nothing here is ever reached with a tensor.
+// Linked instead of the CUDA kernels where they are not built.
 #include "automoe/error.h"
+#include "kernels/adamw_args.h"
 #include "kernels/cross_entropy_args.h"
 #include "kernels/rms_norm_args.h"
 #include "kernels/rope_args.h"
@@ -18,6 +18,7 @@ namespace {
 
 int64_t rms_norm_parts_cuda(int64_t, int64_t) { not_built(); }
 int64_t sort_pairs_scratch_cuda(int64_t, int64_t) { not_built(); }
+void adamw_cuda(const AdamWArgs&, const float*, Stream) { not_built(); }
 void rms_norm_fwd_cuda(const RmsNormFwdArgs&, Stream) { not_built(); }
 void rms_norm_bwd_cuda(const RmsNormBwdArgs&, Stream) { not_built(); }
 void silu_mul_fwd_cuda(const SiluMulFwdArgs&, Stream) { not_built(); }

@@ -5,11 +5,13 @@ namespace automoe::kernels::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Every lane of each group of kLanes (a power of two up to 32) gets the group's sum.
+/// Every lane of a group of kLanes (a power of two up to 32) gets the group's sum. Only the group need call.
 template <int kLanes = 32>
 __device__ inline float warp_sum(float x) {
+  unsigned group = kAllLanes;
+  if constexpr (kLanes < 32) group = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
 #pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(group, x, offset);
   return x;
 }
 
