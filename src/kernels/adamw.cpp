@@ -14,25 +14,27 @@ namespace {
 
 using at::Tensor;
 
-AdamWArgs arguments(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-                    const Tensor& grad, double grad_scale, const AdamWOptions& options) {
+AdamWArgs arguments(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg,
+                    const Tensor& exp_avg_sq, const Tensor& grad, double grad_scale,
+                    const AdamWOptions& options) {
   const double correction1 = 1.0 - std::pow(options.beta1, double(options.step));
   const double correction2 = 1.0 - std::pow(options.beta2, double(options.step));
-  return {.parameter = parameter.scalar_type() == at::kFloat ? nullptr : parameter.mutable_data_ptr(),
-          .master = master.mutable_data_ptr<float>(),
-          .exp_avg = exp_avg.mutable_data_ptr<float>(),
-          .exp_avg_sq = exp_avg_sq.mutable_data_ptr<float>(),
-          .grad = grad.const_data_ptr(),
-          .count = parameter.numel(),
-          .parameter_dtype = dtype_of(parameter, "adamw"),
-          .grad_dtype = dtype_of(grad, "adamw"),
-          .grad_scale = float(grad_scale),
-          .keep = float(1.0 - options.learning_rate * options.weight_decay),
-          .beta1 = float(options.beta1),
-          .beta2 = float(options.beta2),
-          .rate = float(options.learning_rate / correction1),
-          .root_correction = float(1.0 / std::sqrt(correction2)),
-          .epsilon = float(options.epsilon)};
+  return {
+      .parameter = parameter.scalar_type() == at::kFloat ? nullptr : parameter.mutable_data_ptr(),
+      .master = master.mutable_data_ptr<float>(),
+      .exp_avg = exp_avg.mutable_data_ptr<float>(),
+      .exp_avg_sq = exp_avg_sq.mutable_data_ptr<float>(),
+      .grad = grad.const_data_ptr(),
+      .count = parameter.numel(),
+      .parameter_dtype = dtype_of(parameter, "adamw"),
+      .grad_dtype = dtype_of(grad, "adamw"),
+      .grad_scale = float(grad_scale),
+      .keep = float(1.0 - options.learning_rate * options.weight_decay),
+      .beta1 = float(options.beta1),
+      .beta2 = float(options.beta2),
+      .rate = float(options.learning_rate / correction1),
+      .root_correction = float(1.0 / std::sqrt(correction2)),
+      .epsilon = float(options.epsilon)};
 }
 
 bool is_trainable_dtype(const Tensor& tensor) {
@@ -43,22 +45,27 @@ bool is_trainable_dtype(const Tensor& tensor) {
 void check(const Tensor& parameter, const Tensor& other, const char* name, bool fp32) {
   AUTOMOE_CHECK_VALUE(other.sizes() == parameter.sizes() && other.device() == parameter.device() &&
                           other.is_contiguous(),
-                      "[adamw] ", name, " must be contiguous, ", parameter.sizes(), " on ", parameter.device(),
-                      " like the parameter, got ", other.sizes(), " on ", other.device());
-  AUTOMOE_CHECK_VALUE(fp32 ? other.scalar_type() == at::kFloat : is_trainable_dtype(other), "[adamw] ", name,
-                      " must be ", fp32 ? "float32" : "float32, bfloat16 or float16", ", got ", other.scalar_type());
+                      "[adamw] ", name, " must be contiguous, ", parameter.sizes(), " on ",
+                      parameter.device(), " like the parameter, got ", other.sizes(), " on ",
+                      other.device());
+  AUTOMOE_CHECK_VALUE(fp32 ? other.scalar_type() == at::kFloat : is_trainable_dtype(other),
+                      "[adamw] ", name, " must be ",
+                      fp32 ? "float32" : "float32, bfloat16 or float16", ", got ",
+                      other.scalar_type());
 }
 
 }  // namespace
 
-void adamw_(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-            const Tensor& grad, const Tensor& grad_scale, const AdamWOptions& options) {
+void adamw_(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg,
+            const Tensor& exp_avg_sq, const Tensor& grad, const Tensor& grad_scale,
+            const AdamWOptions& options) {
   check(parameter, parameter, "parameter", /*fp32=*/false);
   check(parameter, master, "master", /*fp32=*/true);
   check(parameter, exp_avg, "exp_avg", /*fp32=*/true);
   check(parameter, exp_avg_sq, "exp_avg_sq", /*fp32=*/true);
   check(parameter, grad, "grad", /*fp32=*/false);
-  AUTOMOE_CHECK_VALUE((parameter.scalar_type() == at::kFloat) == (parameter.const_data_ptr() == master.const_data_ptr()),
+  AUTOMOE_CHECK_VALUE((parameter.scalar_type() == at::kFloat) ==
+                          (parameter.const_data_ptr() == master.const_data_ptr()),
                       "[adamw] a float32 parameter is its own master: pass the same tensor twice");
   AUTOMOE_CHECK_VALUE(options.step >= 1, "[adamw] step must be at least 1, got ", options.step);
   const at::NoGradGuard no_grad;

@@ -37,11 +37,16 @@ TEST(AdamW, TwentyStepsMatchTorchOptimAdamW) {
           std::vector<Tensor>{expected},
           torch::optim::AdamWOptions(3e-2).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1));
       for (int64_t step = 1; step <= 20; ++step) {
-        const Tensor grad = random_tensor({size}, device, 100 + step) * (step % 3 == 0 ? 1e-3 : 1.0);
+        const Tensor grad =
+            random_tensor({size}, device, 100 + step) * (step % 3 == 0 ? 1e-3 : 1.0);
         expected.mutable_grad() = grad.clone();
         reference.step();
-        slot.update(grad, {.learning_rate = 3e-2, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6,
-                           .weight_decay = 0.1, .step = step});
+        slot.update(grad, {.learning_rate = 3e-2,
+                           .beta1 = 0.8,
+                           .beta2 = 0.95,
+                           .epsilon = 1e-6,
+                           .weight_decay = 0.1,
+                           .step = step});
         const Tensor error = (slot.parameter - expected).abs() / expected.abs().clamp_min(1.0);
         ASSERT_LT(error.max().item<double>(), 1e-6) << "step " << step;
       }
@@ -56,7 +61,8 @@ TEST(AdamW, AHalfPrecisionParameterIsTheRoundedMaster) {
       for (int64_t step = 1; step <= 5; ++step) {
         const Tensor grad = random_tensor({3, 347}, device, 10 + step, dtype);
         half.update(grad, {.learning_rate = 1e-2, .weight_decay = 0.01, .step = step});
-        wide.update(grad.to(at::kFloat), {.learning_rate = 1e-2, .weight_decay = 0.01, .step = step});
+        wide.update(grad.to(at::kFloat),
+                    {.learning_rate = 1e-2, .weight_decay = 0.01, .step = step});
       }
       EXPECT_TRUE(half.master.equal(wide.parameter));
       EXPECT_TRUE(half.parameter.equal(wide.parameter.to(dtype)));
@@ -69,7 +75,8 @@ TEST(AdamW, TheGradientScaleMultipliesTheGradientAndLeavesItUnchanged) {
     const Tensor start = random_tensor({1029}, device, 3), grad = random_tensor({1029}, device, 4);
     const Tensor before = grad.clone();
     Slot scaled(start), plain(start);
-    scaled.update(grad, {.step = 1}, at::scalar_tensor(0.25, at::TensorOptions(device).dtype(at::kFloat)));
+    scaled.update(grad, {.step = 1},
+                  at::scalar_tensor(0.25, at::TensorOptions(device).dtype(at::kFloat)));
     plain.update(grad * 0.25, {.step = 1});
     EXPECT_TRUE(scaled.parameter.equal(plain.parameter));
     EXPECT_TRUE(scaled.exp_avg_sq.equal(plain.exp_avg_sq));
@@ -79,7 +86,8 @@ TEST(AdamW, TheGradientScaleMultipliesTheGradientAndLeavesItUnchanged) {
 
 TEST(AdamW, BitsDoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
-  const Tensor start = random_tensor({70001}, at::kCPU, 5), grad = random_tensor({70001}, at::kCPU, 6);
+  const Tensor start = random_tensor({70001}, at::kCPU, 5),
+               grad = random_tensor({70001}, at::kCPU, 6);
   Slot one(start), all(start);
   at::set_num_threads(1);
   one.update(grad, {.step = 1});

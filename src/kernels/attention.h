@@ -8,13 +8,15 @@
 namespace automoe::kernels {
 
 struct AttentionOptions {
-  double scale = 1.0;    // multiplies q k^T
-  int64_t window = 0;    // > 0: a query sees itself and the window - 1 keys before it; 0: all before it
+  double scale = 1.0;  // multiplies q k^T
+  int64_t window =
+      0;  // > 0: a query sees itself and the window - 1 keys before it; 0: all before it
 };
 
-/// q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, Dv], Hq a multiple of Hkv -> [T, Hq, Dv]. A query sees the keys of its own
-/// document up to itself. Query head h uses key head h / (Hq / Hkv). Differentiable; memory grows with T
-/// except for windows on CPU, where it grows with the square of a document's length.
+/// q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, Dv], Hq a multiple of Hkv -> [T, Hq, Dv]. A query sees
+/// the keys of its own document up to itself. Query head h uses key head h / (Hq / Hkv).
+/// Differentiable; memory grows with T except for windows on CPU, where it grows with the square of
+/// a document's length.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const Documents& documents, const AttentionOptions& options);
 

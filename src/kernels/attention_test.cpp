@@ -32,7 +32,9 @@ TensorFunction actual(const Documents& documents, const AttentionOptions& option
   return [=](const Tensors& in) { return attention(in[0], in[1], in[2], documents, options); };
 }
 
-struct Heads { int64_t query, key, dim; };
+struct Heads {
+  int64_t query, key, dim;
+};
 
 Tensors inputs(int64_t tokens, Heads heads, at::Device device, at::ScalarType dtype = at::kFloat) {
   return {random_tensor({tokens, heads.query, heads.dim}, device, 1, dtype),
@@ -40,15 +42,16 @@ Tensors inputs(int64_t tokens, Heads heads, at::Device device, at::ScalarType dt
           random_tensor({tokens, heads.key, heads.dim}, device, 3, dtype)};
 }
 
-const std::vector<std::vector<int64_t>> kPackings{{1}, {13}, {1, 2, 3}, {7, 14, 21}, {4, 13, 14}, {1, 18, 40}};
+const std::vector<std::vector<int64_t>> kPackings{{1},         {13},        {1, 2, 3},
+                                                  {7, 14, 21}, {4, 13, 14}, {1, 18, 40}};
 
 TEST(Attention, ValueAndGradientsMatchTheFormulaForEveryPackingAndWindow) {
   for (const at::Device device : test_devices())
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const std::vector<int64_t>& ends : kPackings)
         for (const int64_t window : {0, 1, 2, 5, 100}) {
-          SCOPED_TRACE(::testing::Message() << device << " " << dtype << " ends " << at::IntArrayRef(ends)
-                                            << " window " << window);
+          SCOPED_TRACE(::testing::Message() << device << " " << dtype << " ends "
+                                            << at::IntArrayRef(ends) << " window " << window);
           const Documents documents = Documents::from_ends(ends, device);
           const AttentionOptions options{.scale = 0.3, .window = window};
           expect_same_value_and_grads(actual(documents, options), formula(documents, options),
@@ -59,7 +62,8 @@ TEST(Attention, ValueAndGradientsMatchTheFormulaForEveryPackingAndWindow) {
 TEST(Attention, GroupsQueryHeads) {
   for (const at::Device device : test_devices())
     for (const std::vector<int64_t>& ends : {std::vector<int64_t>{19}, std::vector<int64_t>{4, 19}})
-      for (const Heads heads : {Heads{3, 3, 8}, Heads{8, 2, 32}, Heads{8, 1, 64}, Heads{9, 3, 64}}) {
+      for (const Heads heads :
+           {Heads{3, 3, 8}, Heads{8, 2, 32}, Heads{8, 1, 64}, Heads{9, 3, 64}}) {
         SCOPED_TRACE(::testing::Message() << device << " " << heads.query << "/" << heads.key);
         const Documents documents = Documents::from_ends(ends, device);
         const AttentionOptions options{.scale = 0.2};
@@ -87,7 +91,8 @@ TEST(Attention, PackedDocumentsEqualDocumentsAlone) {
     for (const int64_t window : {0, 3}) {
       const AttentionOptions options{.scale = 0.25, .window = window};
       const Tensors in = inputs(14, {4, 2, 16}, device);
-      const Tensor packed = attention(in[0], in[1], in[2], Documents::from_ends({4, 13, 14}, device), options);
+      const Tensor packed =
+          attention(in[0], in[1], in[2], Documents::from_ends({4, 13, 14}, device), options);
       for (const auto& [begin, end] : {std::pair{0, 4}, std::pair{4, 13}, std::pair{13, 14}}) {
         const auto part = [b = begin, e = end](const Tensor& x) { return x.slice(0, b, e); };
         const Tensor alone = attention(part(in[0]), part(in[1]), part(in[2]),
@@ -111,7 +116,8 @@ TEST(Attention, NothingLeaksAcrossDocuments) {
 
 TEST(Attention, TakesSlicesOfAFusedProjection) {
   for (const at::Device device : test_devices())
-    for (const std::vector<int64_t>& ends : {std::vector<int64_t>{22}, std::vector<int64_t>{5, 22}}) {
+    for (const std::vector<int64_t>& ends :
+         {std::vector<int64_t>{22}, std::vector<int64_t>{5, 22}}) {
       const Documents documents = Documents::from_ends(ends, device);
       const auto split = [](TensorFunction f) {
         return [f](const Tensors& in) {
@@ -120,8 +126,10 @@ TEST(Attention, TakesSlicesOfAFusedProjection) {
         };
       };
       const Tensors in{random_tensor({22, 128}, device, 1)};
-      expect_same_value_and_grads(split(actual(documents, {0.25, 0})), split(formula(documents, {0.25, 0})), in);
-      expect_same_value_and_grads(split(actual(documents, {0.25, 4})), split(formula(documents, {0.25, 4})), in);
+      expect_same_value_and_grads(split(actual(documents, {0.25, 0})),
+                                  split(formula(documents, {0.25, 0})), in);
+      expect_same_value_and_grads(split(actual(documents, {0.25, 4})),
+                                  split(formula(documents, {0.25, 4})), in);
     }
 }
 
@@ -133,7 +141,8 @@ TEST(Attention, HalfPrecisionStaysNearTheFormulaInDouble) {
     for (const Tensor& x : in) exact.push_back(x.to(at::kDouble));
     const Tensors a = value_and_grads(actual(documents, {0.125, 0}), in);
     const Tensors truth = value_and_grads(formula(documents, {0.125, 0}), exact);
-    for (size_t i = 0; i < a.size(); ++i) EXPECT_LT(relative_error(a[i], truth[i]), 6e-3) << describe_result(i);
+    for (size_t i = 0; i < a.size(); ++i)
+      EXPECT_LT(relative_error(a[i], truth[i]), 6e-3) << describe_result(i);
   }
 }
 
@@ -147,7 +156,9 @@ TEST(Attention, AcceptsNoTokens) {
 
 TEST(Attention, RefusesShapesThatDoNotFit) {
   const Documents documents = Documents::from_ends({5}, at::kCPU);
-  const auto x = [](int64_t tokens, int64_t heads, int64_t dim) { return at::zeros({tokens, heads, dim}); };
+  const auto x = [](int64_t tokens, int64_t heads, int64_t dim) {
+    return at::zeros({tokens, heads, dim});
+  };
   EXPECT_THROW(attention(x(5, 3, 8), x(5, 2, 8), x(5, 2, 8), documents, {}), ValueError);
   EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 4), x(5, 2, 4), documents, {}), ValueError);
   EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 8), x(5, 1, 8), documents, {}), ValueError);

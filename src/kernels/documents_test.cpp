@@ -30,7 +30,8 @@ TEST(Documents, MayBeNone) {
 }
 
 TEST(Documents, RefuseEndsThatDoNotAscend) {
-  for (const std::vector<int64_t>& ends : std::vector<std::vector<int64_t>>{{0}, {3, 3}, {4, 2}, {-1}})
+  for (const std::vector<int64_t>& ends :
+       std::vector<std::vector<int64_t>>{{0}, {3, 3}, {4, 2}, {-1}})
     EXPECT_THROW(Documents::from_ends(ends, at::kCPU), ValueError);
 }
 

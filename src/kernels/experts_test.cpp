@@ -19,7 +19,8 @@ TensorFunction formula(const Tensor& indices) {
         const Tensor tokens = indices.select(1, k).eq(e).nonzero().squeeze(1);
         const Tensor u = at::linear(x.index_select(0, tokens), gate_up[e]);
         const Tensor a = at::silu(u.narrow(1, 0, width)) * u.narrow(1, width, width);
-        const Tensor o = at::linear(a, down[e]) * weights.index_select(0, tokens).select(1, k).unsqueeze(1);
+        const Tensor o =
+            at::linear(a, down[e]) * weights.index_select(0, tokens).select(1, k).unsqueeze(1);
         y = y.index_add(0, tokens, o.to(y.scalar_type()));
       }
     return y.to(x.scalar_type());
@@ -30,30 +31,39 @@ TensorFunction actual(const Tensor& indices) {
   return [=](const Tensors& in) { return gated_experts(in[0], indices, in[1], in[2], in[3]); };
 }
 
-struct Shape { int64_t tokens, slots, experts, hidden, width; };
+struct Shape {
+  int64_t tokens, slots, experts, hidden, width;
+};
 
 Tensors inputs(const Shape& s, at::Device device, at::ScalarType dtype = at::kFloat,
                std::optional<at::ScalarType> weight_dtype = std::nullopt) {
-  return {random_tensor({s.tokens, s.hidden}, device, 1, dtype),
-          random_tensor({s.tokens, s.slots}, device, 2).softmax(1).to(weight_dtype.value_or(dtype)),
-          random_tensor({s.experts, 2 * s.width, s.hidden}, device, 3, dtype) / std::sqrt(double(s.hidden)),
-          random_tensor({s.experts, s.hidden, s.width}, device, 4, dtype) / std::sqrt(double(s.width))};
+  return {
+      random_tensor({s.tokens, s.hidden}, device, 1, dtype),
+      random_tensor({s.tokens, s.slots}, device, 2).softmax(1).to(weight_dtype.value_or(dtype)),
+      random_tensor({s.experts, 2 * s.width, s.hidden}, device, 3, dtype) /
+          std::sqrt(double(s.hidden)),
+      random_tensor({s.experts, s.hidden, s.width}, device, 4, dtype) / std::sqrt(double(s.width))};
 }
 
 // K different experts a token, as a router picks them.
 Tensor picks(const Shape& s, at::Device device) {
-  return random_tensor({s.tokens, s.experts}, device, 5).argsort(int64_t{1}, false).narrow(1, 0, s.slots).contiguous();
+  return random_tensor({s.tokens, s.experts}, device, 5)
+      .argsort(int64_t{1}, false)
+      .narrow(1, 0, s.slots)
+      .contiguous();
 }
 
 std::string describe(const Shape& s, at::Device device) {
-  return text(device, " T ", s.tokens, " K ", s.slots, " E ", s.experts, " H ", s.hidden, " I ", s.width);
+  return text(device, " T ", s.tokens, " K ", s.slots, " E ", s.experts, " H ", s.hidden, " I ",
+              s.width);
 }
 
 TEST(GatedExperts, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
-      for (const Shape& s : {Shape{1, 1, 1, 8, 8}, Shape{1, 3, 5, 16, 8}, Shape{13, 2, 8, 32, 16},
-                             Shape{7, 4, 4, 24, 40}, Shape{3, 1, 30, 16, 16}, Shape{131, 8, 17, 72, 56}}) {
+      for (const Shape& s :
+           {Shape{1, 1, 1, 8, 8}, Shape{1, 3, 5, 16, 8}, Shape{13, 2, 8, 32, 16},
+            Shape{7, 4, 4, 24, 40}, Shape{3, 1, 30, 16, 16}, Shape{131, 8, 17, 72, 56}}) {
         SCOPED_TRACE(describe(s, device) + text(" ", dtype));
         const Tensor indices = picks(s, device);
         expect_same_value_and_grads(actual(indices), formula(indices), inputs(s, device, dtype));
@@ -78,7 +88,8 @@ TEST(GatedExperts, HalfPrecisionIsAsExactAsTheFormula) {
     for (const at::ScalarType weight_dtype : {at::kBFloat16, at::kFloat}) {
       SCOPED_TRACE(::testing::Message() << device << " weights " << weight_dtype);
       const Tensor indices = picks(s, device);
-      expect_as_exact_as_formula(actual(indices), formula(indices), inputs(s, device, at::kBFloat16, weight_dtype));
+      expect_as_exact_as_formula(actual(indices), formula(indices),
+                                 inputs(s, device, at::kBFloat16, weight_dtype));
     }
 }
 
@@ -86,7 +97,8 @@ TEST(GatedExperts, KeepsTheDtypeOfXWithWiderWeights) {
   const Shape s{9, 2, 4, 16, 8};
   for (const at::Device device : test_devices()) {
     const Tensor indices = picks(s, device);
-    const Tensors all = value_and_grads(actual(indices), inputs(s, device, at::kBFloat16, at::kFloat));
+    const Tensors all =
+        value_and_grads(actual(indices), inputs(s, device, at::kBFloat16, at::kFloat));
     EXPECT_EQ(all[0].scalar_type(), at::kBFloat16);
     EXPECT_EQ(all[2].scalar_type(), at::kFloat);
     EXPECT_EQ(all[3].scalar_type(), at::kBFloat16);
@@ -139,15 +151,20 @@ TEST(GatedExperts, TakesStridedInputsAndGradients) {
     const Tensor indices = wide.slice(1, 0, 4, 2).slice(0, 0, 14, 2);
     const auto on_views = [](TensorFunction f) {
       return [f](const Tensors& in) {
-        return f({in[0].t().slice(0, 0, 14, 2), in[1].slice(0, 0, 14, 2), in[2].transpose(1, 2), in[3].transpose(1, 2)}).t();
+        return f({in[0].t().slice(0, 0, 14, 2), in[1].slice(0, 0, 14, 2), in[2].transpose(1, 2),
+                  in[3].transpose(1, 2)})
+            .t();
       };
     };
     const Tensors base = inputs(s, device);
     const Tensors in{base[0].t().contiguous(), base[1], base[2].transpose(1, 2).contiguous(),
                      base[3].transpose(1, 2).contiguous()};
     expect_same_value_and_grads(on_views(actual(indices)), on_views(formula(indices)), in);
-    const auto summed = [](TensorFunction f) { return [f](const Tensors& in) { return f(in).sum(0); }; };
-    expect_same_value_and_grads(summed(actual(picks(s, device))), summed(formula(picks(s, device))), base);
+    const auto summed = [](TensorFunction f) {
+      return [f](const Tensors& in) { return f(in).sum(0); };
+    };
+    expect_same_value_and_grads(summed(actual(picks(s, device))), summed(formula(picks(s, device))),
+                                base);
   }
 }
 

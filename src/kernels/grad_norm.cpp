@@ -24,7 +24,8 @@ double sum_of_squares(const float* x, int64_t count) {
   double lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += double(x[i + lane]) * double(x[i + lane]);
+    for (int64_t lane = 0; lane < kLanes; ++lane)
+      lanes[lane] += double(x[i + lane]) * double(x[i + lane]);
   for (; i < count; ++i) lanes[i % kLanes] += double(x[i]) * double(x[i]);
   double sum = 0;
   for (const double lane : lanes) sum += lane;
@@ -36,7 +37,8 @@ double squared_norm_cpu(const Tensor& grad) {
   std::vector<double> sums(size_t((flat.numel() + kChunk - 1) / kChunk));
   at::parallel_for(0, int64_t(sums.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Tensor chunk = flat.slice(0, i * kChunk, std::min((i + 1) * kChunk, flat.numel())).to(at::kFloat);
+      const Tensor chunk =
+          flat.slice(0, i * kChunk, std::min((i + 1) * kChunk, flat.numel())).to(at::kFloat);
       sums[i] = sum_of_squares(chunk.const_data_ptr<float>(), chunk.numel());
     }
   });
@@ -55,8 +57,9 @@ Tensor grad_norm(at::TensorList grads) {
   const auto elsewhere = std::find_if(defined.begin(), defined.end(), [&](const Tensor& grad) {
     return grad.device() != defined[0].device();
   });
-  AUTOMOE_CHECK_VALUE(elsewhere == defined.end(), "[grad_norm] all gradients must be on one device, got ",
-                      defined[0].device(), " and ", elsewhere->device());
+  AUTOMOE_CHECK_VALUE(elsewhere == defined.end(),
+                      "[grad_norm] all gradients must be on one device, got ", defined[0].device(),
+                      " and ", elsewhere->device());
   if (!defined.empty() && !defined[0].is_cpu())
     return at::stack(at::_foreach_norm(defined, 2, at::kFloat)).norm();
   double total = 0;

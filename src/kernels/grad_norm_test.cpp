@@ -31,8 +31,10 @@ TEST(GradNorm, ClippedGradientsMatchTorchClipGradNorm) {
 
 TEST(GradNorm, HalfPrecisionStridedAndUndefinedGradientsCount) {
   for (const at::Device device : test_devices()) {
-    const Tensor a = random_tensor({31, 17}, device, 1, at::kBFloat16).t(), b = random_tensor({5}, device, 2);
-    const double expected = at::cat({a.flatten().to(at::kDouble), b.to(at::kDouble)}).norm().item<double>();
+    const Tensor a = random_tensor({31, 17}, device, 1, at::kBFloat16).t(),
+                 b = random_tensor({5}, device, 2);
+    const double expected =
+        at::cat({a.flatten().to(at::kDouble), b.to(at::kDouble)}).norm().item<double>();
     EXPECT_NEAR(grad_norm({a, Tensor(), b}).item<double>(), expected, 1e-6 * expected);
   }
   EXPECT_EQ(grad_norm({Tensor()}).item<double>(), 0.0);
@@ -54,7 +56,9 @@ TEST(GradNorm, ALargeGradientDoesNotOverflow) {
   EXPECT_NEAR(norm / 3e30, 1.0, 1e-6);
 }
 
-TEST(GradNorm, ANonPositiveLimitIsRefused) { EXPECT_THROW(clip_coefficient(at::ones({}), 0.0), ValueError); }
+TEST(GradNorm, ANonPositiveLimitIsRefused) {
+  EXPECT_THROW(clip_coefficient(at::ones({}), 0.0), ValueError);
+}
 
 }  // namespace
 }  // namespace automoe::kernels

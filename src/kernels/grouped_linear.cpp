@@ -9,7 +9,8 @@ namespace {
 
 using at::Tensor;
 
-// Calls f(group, begin, end) for every group; for none where `host_ends` is empty, as there are no rows then.
+// Calls f(group, begin, end) for every group; for none where `host_ends` is empty, as there are no
+// rows then.
 template <typename F>
 void for_each_group(const RowGroups& groups, F&& f) {
   if (groups.host_ends.empty()) return;
@@ -23,7 +24,8 @@ void for_each_group(const RowGroups& groups, F&& f) {
 }  // namespace
 
 bool grouped_on_device(const Tensor& x, const Tensor& weight) {
-  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && weight.size(1) % 8 == 0 && weight.size(2) % 8 == 0;
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && weight.size(1) % 8 == 0 &&
+         weight.size(2) % 8 == 0;
 }
 
 Tensor grouped_linear(const Tensor& x, const Tensor& weight, const RowGroups& groups) {

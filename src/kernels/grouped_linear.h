@@ -8,8 +8,8 @@
 
 namespace automoe::kernels {
 
-/// Rows sorted by group. Groups may be empty. Rows at ends[G-1] and beyond belong to no group: they are
-/// not read, and their results are left as allocated.
+/// Rows sorted by group. Groups may be empty. Rows at ends[G-1] and beyond belong to no group: they
+/// are not read, and their results are left as allocated.
 struct RowGroups {
   at::Tensor ends;                 // [G] int32 on the rows' device, ascending
   std::vector<int64_t> host_ends;  // the same on the host; empty where grouped_on_device()
@@ -21,13 +21,15 @@ struct RowGroups {
 at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& weight, const RowGroups& groups);
 
 /// dy [R, N], weight [G, N, K] -> dx [R, K].
-at::Tensor grouped_linear_dx(const at::Tensor& dy, const at::Tensor& weight, const RowGroups& groups);
+at::Tensor grouped_linear_dx(const at::Tensor& dy, const at::Tensor& weight,
+                             const RowGroups& groups);
 
 /// dy [R, N], x [R, K] -> dweight [G, N, K]; exact zeros for empty groups.
-at::Tensor grouped_linear_dweight(const at::Tensor& dy, const at::Tensor& x, const RowGroups& groups);
+at::Tensor grouped_linear_dweight(const at::Tensor& dy, const at::Tensor& x,
+                                  const RowGroups& groups);
 
-/// Whether the device multiplies all groups in one launch, without looking at `host_ends`. The launch
-/// wants bf16 and rows of whole 16 bytes.
+/// Whether the device multiplies all groups in one launch, without looking at `host_ends`. The
+/// launch wants bf16 and rows of whole 16 bytes.
 bool grouped_on_device(const at::Tensor& x, const at::Tensor& weight);
 
 }  // namespace automoe::kernels

@@ -14,16 +14,21 @@ using at::Tensor;
 TensorFunction formula(const Tensor& targets, const Tensor& denominator = {}) {
   return [=](const Tensors& in) {
     const Tensor logits = widened(at::linear(in[0], in[1]));
-    const Tensor sum = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum, kIgnoreIndex);
-    return sum / (denominator.defined() ? denominator : targets.ne(kIgnoreIndex).sum().clamp_min(1));
+    const Tensor sum =
+        at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum, kIgnoreIndex);
+    return sum /
+           (denominator.defined() ? denominator : targets.ne(kIgnoreIndex).sum().clamp_min(1));
   };
 }
 
 TensorFunction actual(const Tensor& targets, const Tensor& denominator = {}) {
-  return [=](const Tensors& in) { return linear_cross_entropy(in[0], in[1], targets, denominator); };
+  return
+      [=](const Tensors& in) { return linear_cross_entropy(in[0], in[1], targets, denominator); };
 }
 
-struct Shape { int64_t tokens, vocab, hidden; };
+struct Shape {
+  int64_t tokens, vocab, hidden;
+};
 
 Tensors inputs(const Shape& s, at::Device device, at::ScalarType dtype = at::kFloat) {
   return {random_tensor({s.tokens, s.hidden}, device, 1, dtype),
@@ -40,9 +45,12 @@ Tensor some_targets(const Shape& s, at::Device device) {
 TEST(LinearCrossEntropy, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
-      for (const Shape& s : {Shape{1, 1, 1}, Shape{1, 7, 3}, Shape{13, 64, 16}, Shape{130, 1003, 33}, Shape{5, 5000, 8}}) {
-        SCOPED_TRACE(::testing::Message() << device << " " << dtype << " T " << s.tokens << " V " << s.vocab);
-        for (const Tensor& targets : {random_integers({s.tokens}, s.vocab, device, 3), some_targets(s, device)})
+      for (const Shape& s : {Shape{1, 1, 1}, Shape{1, 7, 3}, Shape{13, 64, 16},
+                             Shape{130, 1003, 33}, Shape{5, 5000, 8}}) {
+        SCOPED_TRACE(::testing::Message()
+                     << device << " " << dtype << " T " << s.tokens << " V " << s.vocab);
+        for (const Tensor& targets :
+             {random_integers({s.tokens}, s.vocab, device, 3), some_targets(s, device)})
           expect_same_value_and_grads(actual(targets), formula(targets), inputs(s, device, dtype));
       }
 }
@@ -53,7 +61,8 @@ TEST(LinearCrossEntropy, DividesByTheGivenDenominator) {
     const Tensor targets = some_targets(s, device);
     for (const Tensor& denominator : {at::tensor(100.0f), at::tensor(int64_t{3}), at::tensor(2.5)})
       expect_same_value_and_grads(actual(targets, denominator.to(device)),
-                                  formula(targets, denominator.to(device, at::kFloat)), inputs(s, device));
+                                  formula(targets, denominator.to(device, at::kFloat)),
+                                  inputs(s, device));
   }
 }
 
@@ -61,7 +70,8 @@ TEST(LinearCrossEntropy, AllTargetsIgnoredGivesZeroLossAndGradients) {
   const Shape s{9, 40, 8};
   for (const at::Device device : test_devices())
     for (const Tensor& denominator : {Tensor(), at::tensor(0), at::tensor(7.0f)}) {
-      const Tensor targets = at::full({s.tokens}, kIgnoreIndex, at::device(device).dtype(at::kLong));
+      const Tensor targets =
+          at::full({s.tokens}, kIgnoreIndex, at::device(device).dtype(at::kLong));
       const Tensors all = value_and_grads(actual(targets, denominator), inputs(s, device));
       for (const Tensor& result : all) EXPECT_EQ(result.abs().max().item<float>(), 0.0f);
       EXPECT_EQ(all[1].sizes(), (std::vector<int64_t>{9, 8}));
@@ -101,7 +111,8 @@ TEST(LinearCrossEntropy, NeverHoldsAllLogitsOfALargeVocabulary) {
     a = value_and_grads(actual(targets), in);
     largest = recorder.bytes();
   }
-  EXPECT_GE(largest, sizeof(float) * s.vocab * s.hidden);  // the weight's gradient: the recorder sees all
+  EXPECT_GE(largest,
+            sizeof(float) * s.vocab * s.hidden);  // the weight's gradient: the recorder sees all
   EXPECT_LT(largest, sizeof(float) * s.tokens * s.vocab);
   const Tensors truth = value_and_grads(formula(targets), in_double(in));
   for (size_t i = 0; i < a.size(); ++i)

@@ -17,9 +17,10 @@ struct Forward {
 
 Forward run_forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
   const auto like_x = x.options().memory_format(at::MemoryFormat::Contiguous);
-  Forward out{.y = at::empty(x.sizes(), like_x),
-              .sum = residual.defined() ? at::empty(x.sizes(), like_x) : Tensor(),
-              .inverse_rms = at::empty(x.sizes().slice(0, x.dim() - 1), like_x.dtype(wide_type(x)))};
+  Forward out{
+      .y = at::empty(x.sizes(), like_x),
+      .sum = residual.defined() ? at::empty(x.sizes(), like_x) : Tensor(),
+      .inverse_rms = at::empty(x.sizes().slice(0, x.dim() - 1), like_x.dtype(wide_type(x)))};
   const RmsNormFwdArgs args{.x = x.const_data_ptr(),
                             .residual = residual.defined() ? residual.const_data_ptr() : nullptr,
                             .weight = weight.const_data_ptr(),
@@ -43,14 +44,17 @@ struct Backward {
 
 Backward run_backward(const Tensor& dy, const Tensor& d_sum, const Tensor& x, const Tensor& weight,
                       const Tensor& inverse_rms, bool want_dx, bool want_dweight) {
-  const Tensor dense_dy = dy.contiguous(), dense_d_sum = d_sum.defined() ? d_sum.contiguous() : d_sum;
+  const Tensor dense_dy = dy.contiguous(),
+               dense_d_sum = d_sum.defined() ? d_sum.contiguous() : d_sum;
   const int64_t rows = inverse_rms.numel(), width = weight.size(0);
   Backward out;
   Tensor parts;
   if (want_dx) out.dx = at::empty_like(x);
   if (want_dweight)
-    parts = at::empty({x.is_cpu() ? std::clamp<int64_t>(rows / 64, 1, 32) : rms_norm_parts_cuda(rows, width), width},
-                      inverse_rms.options());
+    parts = at::empty(
+        {x.is_cpu() ? std::clamp<int64_t>(rows / 64, 1, 32) : rms_norm_parts_cuda(rows, width),
+         width},
+        inverse_rms.options());
   const RmsNormBwdArgs args{.dy = dense_dy.const_data_ptr(),
                             .d_sum = d_sum.defined() ? dense_d_sum.const_data_ptr() : nullptr,
                             .x = x.const_data_ptr(),
@@ -80,15 +84,15 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const Backward out = run_backward(grads[0], {}, saved[0], saved[1], saved[2], ctx->needs_input_grad(0),
-                                      ctx->needs_input_grad(1));
+    const Backward out = run_backward(grads[0], {}, saved[0], saved[1], saved[2],
+                                      ctx->needs_input_grad(0), ctx->needs_input_grad(1));
     return {out.dx, out.dweight, Tensor()};
   }
 };
 
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& residual, const Tensor& weight,
-                               double eps) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& residual,
+                               const Tensor& weight, double eps) {
     ctx->set_materialize_grads(false);
     const Tensor dense_weight = weight.contiguous();
     const Forward out = run_forward(x.contiguous(), residual.contiguous(), dense_weight, eps);
@@ -97,18 +101,20 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[1].defined()) return {grads[0], grads[0], Tensor(), Tensor()};  // the norm was not used
+    if (!grads[1].defined())
+      return {grads[0], grads[0], Tensor(), Tensor()};  // the norm was not used
     const variable_list saved = ctx->get_saved_variables();
     const bool want_dx = ctx->needs_input_grad(0) || ctx->needs_input_grad(1);
-    const Backward out =
-        run_backward(grads[1], grads[0], saved[0], saved[1], saved[2], want_dx, ctx->needs_input_grad(2));
+    const Backward out = run_backward(grads[1], grads[0], saved[0], saved[1], saved[2], want_dx,
+                                      ctx->needs_input_grad(2));
     return {out.dx, out.dx, out.dweight, Tensor()};
   }
 };
 
 void check(const Tensor& x, const Tensor& weight) {
   AUTOMOE_CHECK_VALUE(x.dim() >= 1 && weight.dim() == 1 && x.size(-1) == weight.size(0),
-                      "[rms_norm] x [..., H] and weight [H] expected, got ", x.sizes(), " and ", weight.sizes());
+                      "[rms_norm] x [..., H] and weight [H] expected, got ", x.sizes(), " and ",
+                      weight.sizes());
 }
 
 }  // namespace
@@ -119,11 +125,13 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return RmsNorm::apply(x, at::ones_like(weight, x.scalar_type()), eps) * weight;
 }
 
-std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
+                                       const Tensor& weight, double eps) {
   check(x, weight);
   AUTOMOE_CHECK_VALUE(x.sizes() == residual.sizes() && x.scalar_type() == residual.scalar_type(),
-                      "[add_rms_norm] x and residual of one shape and dtype expected, got ", x.sizes(), " ",
-                      x.scalar_type(), " and ", residual.sizes(), " ", residual.scalar_type());
+                      "[add_rms_norm] x and residual of one shape and dtype expected, got ",
+                      x.sizes(), " ", x.scalar_type(), " and ", residual.sizes(), " ",
+                      residual.scalar_type());
   if (x.scalar_type() != weight.scalar_type()) {
     const Tensor sum = x + residual;
     return {sum, rms_norm(sum, weight, eps)};

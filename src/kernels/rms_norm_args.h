@@ -14,7 +14,7 @@ struct RmsNormFwdArgs {
   void* inverse_rms;     // [rows] fp32, double for double
   int64_t rows, width;
   double eps;
-  DType dtype;           // of all but inverse_rms
+  DType dtype;  // of all but inverse_rms
 };
 
 struct RmsNormBwdArgs {
@@ -24,9 +24,9 @@ struct RmsNormBwdArgs {
   const void* weight;       // [width]
   const void* inverse_rms;  // [rows]
   void* dx;                 // [rows, width] or null
-  void* dweight_parts;      // [parts, width] fp32 (double for double), or null; their sum is dweight
+  void* dweight_parts;  // [parts, width] fp32 (double for double), or null; their sum is dweight
   int64_t rows, width, parts;
-  DType dtype;              // of dy, d_sum, x, weight, dx
+  DType dtype;  // of dy, d_sum, x, weight, dx
 };
 
 void rms_norm_fwd_cpu(const RmsNormFwdArgs& args);

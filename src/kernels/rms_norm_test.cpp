@@ -25,10 +25,11 @@ Tensors inputs(at::IntArrayRef shape, at::Device device, at::ScalarType dtype = 
 
 TEST(RmsNorm, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
-    for (const std::vector<int64_t>& shape :
-         std::vector<std::vector<int64_t>>{{1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {9}, {2, 3, 4, 16}})
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+             {1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {9}, {2, 3, 4, 16}})
       for (const at::ScalarType dtype : test_dtypes(device)) {
-        SCOPED_TRACE(::testing::Message() << device << " " << at::IntArrayRef(shape) << " " << dtype);
+        SCOPED_TRACE(::testing::Message()
+                     << device << " " << at::IntArrayRef(shape) << " " << dtype);
         expect_same_value_and_grads(actual, formula, inputs(shape, device, dtype));
       }
 }
@@ -41,7 +42,8 @@ TEST(RmsNorm, HalfPrecisionIsAsExactAsTheFormula) {
 
 TEST(RmsNorm, AWiderWeightWidensTheResult) {
   for (const at::Device device : test_devices()) {
-    const Tensors in{random_tensor({11, 40}, device, 1, at::kBFloat16), random_tensor({40}, device, 2)};
+    const Tensors in{random_tensor({11, 40}, device, 1, at::kBFloat16),
+                     random_tensor({40}, device, 2)};
     EXPECT_EQ(actual(in).scalar_type(), at::kFloat);
     expect_same_value_and_grads(actual, formula, in);
   }
@@ -58,7 +60,9 @@ TEST(RmsNorm, TakesStridedInputsAndGradients) {
     };
     expect_same_value_and_grads(on_views(actual), on_views(formula), in);
     const auto summed = [](TensorFunction f) {
-      return [f](const Tensors& in) { return f({in[0].expand({3, 10, 7, 24}), in[1]}).sum(at::IntArrayRef{0, 1}); };
+      return [f](const Tensors& in) {
+        return f({in[0].expand({3, 10, 7, 24}), in[1]}).sum(at::IntArrayRef{0, 1});
+      };
     };
     expect_same_value_and_grads(summed(actual), summed(formula), in);
   }
@@ -118,14 +122,16 @@ TEST(AddRmsNorm, ValueAndGradientsMatchTheFormula) {
     for (const std::vector<int64_t>& shape :
          std::vector<std::vector<int64_t>>{{1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {0, 16}})
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-        SCOPED_TRACE(::testing::Message() << device << " " << at::IntArrayRef(shape) << " " << dtype);
+        SCOPED_TRACE(::testing::Message()
+                     << device << " " << at::IntArrayRef(shape) << " " << dtype);
         expect_same_value_and_grads(add_actual, add_formula, add_inputs(shape, device, dtype));
       }
 }
 
 TEST(AddRmsNorm, HalfPrecisionIsAsExactAsTheFormula) {
   for (const at::Device device : test_devices())
-    expect_as_exact_as_formula(add_actual, add_formula, add_inputs({257, 576}, device, at::kBFloat16));
+    expect_as_exact_as_formula(add_actual, add_formula,
+                               add_inputs({257, 576}, device, at::kBFloat16));
 }
 
 TEST(AddRmsNorm, EitherResultMayBeLeftOutOfTheGradient) {
@@ -139,10 +145,13 @@ TEST(AddRmsNorm, EitherResultMayBeLeftOutOfTheGradient) {
         const auto [sum, normed] = add_rms_norm(in[0], in[1], in[2], kEps);
         return part == 0 ? sum * 1 : normed;
       };
-      const Tensors a = value_and_grads(actual_part, in), b = value_and_grads(half(add_formula), in);
+      const Tensors a = value_and_grads(actual_part, in),
+                    b = value_and_grads(half(add_formula), in);
       for (size_t i = 0; i < a.size(); ++i) {
-        if (a[i].defined()) EXPECT_LT(relative_error(a[i], b[i]), tolerance(at::kFloat)) << describe_result(i);
-        else EXPECT_EQ(b[i].abs().max().item<float>(), 0.0f);
+        if (a[i].defined())
+          EXPECT_LT(relative_error(a[i], b[i]), tolerance(at::kFloat)) << describe_result(i);
+        else
+          EXPECT_EQ(b[i].abs().max().item<float>(), 0.0f);
       }
     }
   }
@@ -157,7 +166,8 @@ TEST(AddRmsNorm, AWiderWeightWidensTheNormAlone) {
 
 TEST(RmsNorm, RefusesAWeightOfAnotherWidth) {
   EXPECT_THROW(rms_norm(at::zeros({3, 8}), at::zeros({4}), kEps), ValueError);
-  EXPECT_THROW(add_rms_norm(at::zeros({3, 8}), at::zeros({3, 4}), at::zeros({8}), kEps), ValueError);
+  EXPECT_THROW(add_rms_norm(at::zeros({3, 8}), at::zeros({3, 4}), at::zeros({8}), kEps),
+               ValueError);
 }
 
 }  // namespace

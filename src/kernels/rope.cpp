@@ -34,7 +34,8 @@ Tensor rotate(const Tensor& given, const Tensor& cos, const Tensor& sin, bool in
 }
 
 struct Rope : torch::autograd::Function<Rope> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos,
+                        const Tensor& sin) {
     ctx->save_for_backward({cos, sin});
     return rotate(x, cos, sin, /*inverse=*/false);
   }
@@ -50,11 +51,11 @@ struct Rope : torch::autograd::Function<Rope> {
 Tensor apply_rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   AUTOMOE_CHECK_VALUE(x.dim() == 3 && cos.dim() == 2 && cos.sizes() == sin.sizes() &&
                           cos.size(0) == x.size(0) && 2 * cos.size(1) <= x.size(2),
-                      "[rope] x [T, heads, D] and cos, sin [T, d/2] with d <= D expected, got ", x.sizes(),
-                      ", ", cos.sizes(), ", ", sin.sizes());
+                      "[rope] x [T, heads, D] and cos, sin [T, d/2] with d <= D expected, got ",
+                      x.sizes(), ", ", cos.sizes(), ", ", sin.sizes());
   AUTOMOE_CHECK_VALUE(cos.scalar_type() == x.scalar_type() && sin.scalar_type() == x.scalar_type(),
-                      "[rope] cos and sin must have x's dtype ", x.scalar_type(), ", got ", cos.scalar_type(),
-                      " and ", sin.scalar_type());
+                      "[rope] cos and sin must have x's dtype ", x.scalar_type(), ", got ",
+                      cos.scalar_type(), " and ", sin.scalar_type());
   return Rope::apply(x, cos.contiguous(), sin.contiguous());
 }
 

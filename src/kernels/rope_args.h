@@ -6,13 +6,13 @@
 namespace automoe::kernels {
 
 struct RopeArgs {
-  const void* x;               // [tokens, heads, dim], elements of a head adjacent
-  const void* cos;             // [tokens, half] contiguous
+  const void* x;    // [tokens, heads, dim], elements of a head adjacent
+  const void* cos;  // [tokens, half] contiguous
   const void* sin;
-  void* y;                     // [tokens, heads, dim] contiguous
+  void* y;  // [tokens, heads, dim] contiguous
   int64_t tokens, heads, dim, half;
   int64_t token_stride, head_stride;  // of x
-  bool inverse;                // rotate by the negative angle
+  bool inverse;                       // rotate by the negative angle
   DType dtype;
 };
 

@@ -31,19 +31,23 @@ struct Table {
 };
 
 Table table(int64_t tokens, int64_t half, at::Device device, at::ScalarType dtype) {
-  const Tensor angles = at::arange(tokens, at::kFloat).unsqueeze(1) *
-                        at::pow(100.0, at::arange(half, at::kFloat) * (-1.0 / std::max<int64_t>(1, half)));
+  const Tensor angles =
+      at::arange(tokens, at::kFloat).unsqueeze(1) *
+      at::pow(100.0, at::arange(half, at::kFloat) * (-1.0 / std::max<int64_t>(1, half)));
   return {angles.cos().to(device, dtype), angles.sin().to(device, dtype)};
 }
 
 TEST(Rope, ValueAndGradientMatchTheFormula) {
-  struct Case { int64_t tokens, heads, dim, half; };
+  struct Case {
+    int64_t tokens, heads, dim, half;
+  };
   for (const at::Device device : test_devices())
-    for (const Case& c : {Case{1, 1, 2, 1}, Case{7, 3, 16, 8}, Case{130, 5, 64, 32}, Case{9, 2, 128, 16},
-                          Case{11, 4, 10, 3}, Case{5, 2, 7, 3}, Case{33, 9, 128, 64}})
+    for (const Case& c :
+         {Case{1, 1, 2, 1}, Case{7, 3, 16, 8}, Case{130, 5, 64, 32}, Case{9, 2, 128, 16},
+          Case{11, 4, 10, 3}, Case{5, 2, 7, 3}, Case{33, 9, 128, 64}})
       for (const at::ScalarType dtype : test_dtypes(device)) {
-        SCOPED_TRACE(::testing::Message() << device << " T " << c.tokens << " heads " << c.heads << " D " << c.dim
-                                          << " d/2 " << c.half << " " << dtype);
+        SCOPED_TRACE(::testing::Message() << device << " T " << c.tokens << " heads " << c.heads
+                                          << " D " << c.dim << " d/2 " << c.half << " " << dtype);
         const Table t = table(c.tokens, c.half, device, dtype);
         expect_same_value_and_grads(actual(t.cos, t.sin), formula(t.cos, t.sin),
                                     {random_tensor({c.tokens, c.heads, c.dim}, device, 1, dtype)});
@@ -64,13 +68,19 @@ TEST(Rope, TakesStridedInputsAndGradients) {
     const Table t = table(9, 8, device, at::kFloat);
     const Tensors in{random_tensor({9, 40, 3}, device, 1)};
     const auto on_views = [](TensorFunction f) {  // the middle of a fused projection, transposed
-      return [f](const Tensors& in) { return f({in[0].slice(1, 12, 28).transpose(1, 2)}).transpose(0, 2); };
+      return [f](const Tensors& in) {
+        return f({in[0].slice(1, 12, 28).transpose(1, 2)}).transpose(0, 2);
+      };
     };
-    expect_same_value_and_grads(on_views(actual(t.cos, t.sin)), on_views(formula(t.cos, t.sin)), in);
+    expect_same_value_and_grads(on_views(actual(t.cos, t.sin)), on_views(formula(t.cos, t.sin)),
+                                in);
     const auto shared_head = [](TensorFunction f) {
-      return [f](const Tensors& in) { return f({in[0].slice(1, 0, 16).select(2, 0).unsqueeze(1).expand({9, 5, 16})}).sum(1); };
+      return [f](const Tensors& in) {
+        return f({in[0].slice(1, 0, 16).select(2, 0).unsqueeze(1).expand({9, 5, 16})}).sum(1);
+      };
     };
-    expect_same_value_and_grads(shared_head(actual(t.cos, t.sin)), shared_head(formula(t.cos, t.sin)), in);
+    expect_same_value_and_grads(shared_head(actual(t.cos, t.sin)),
+                                shared_head(formula(t.cos, t.sin)), in);
   }
 }
 
@@ -78,7 +88,8 @@ TEST(Rope, TakesTablesWithStrides) {
   for (const at::Device device : test_devices()) {
     const Table t = table(9, 16, device, at::kFloat);
     const Tensor cos = t.cos.slice(1, 0, 16, 2), sin = t.sin.slice(1, 0, 16, 2);
-    expect_same_value_and_grads(actual(cos, sin), formula(cos, sin), {random_tensor({9, 2, 16}, device, 1)});
+    expect_same_value_and_grads(actual(cos, sin), formula(cos, sin),
+                                {random_tensor({9, 2, 16}, device, 1)});
   }
 }
 
@@ -91,7 +102,9 @@ TEST(Rope, PositionZeroIsTheIdentity) {
 TEST(Rope, AcceptsNoTokens) {
   for (const at::Device device : test_devices()) {
     const Table t = table(0, 4, device, at::kFloat);
-    EXPECT_EQ(value_and_grads(actual(t.cos, t.sin), {at::zeros({0, 3, 8}, at::device(device))})[0].numel(), 0);
+    EXPECT_EQ(value_and_grads(actual(t.cos, t.sin), {at::zeros({0, 3, 8}, at::device(device))})[0]
+                  .numel(),
+              0);
   }
 }
 

@@ -13,9 +13,10 @@ Routing sort_pairs(const Tensor& indices, int64_t num_experts) {
   const auto int32 = dense.options().dtype(at::kInt);
   const int64_t pairs = dense.numel();
   AUTOMOE_CHECK_VALUE(dense.scalar_type() == at::kLong && num_experts > 0 && pairs <= INT32_MAX,
-                      "[routing] int64 indices, at most 2^31 - 1 of them, expected, got ", dense.sizes(), " ",
-                      dense.scalar_type(), " for ", num_experts, " experts");
-  Routing out{at::empty({pairs}, int32), at::empty(dense.sizes(), int32), at::empty({num_experts}, int32)};
+                      "[routing] int64 indices, at most 2^31 - 1 of them, expected, got ",
+                      dense.sizes(), " ", dense.scalar_type(), " for ", num_experts, " experts");
+  Routing out{at::empty({pairs}, int32), at::empty(dense.sizes(), int32),
+              at::empty({num_experts}, int32)};
   SortPairsArgs args{.expert = dense.const_data_ptr<int64_t>(),
                      .pair = out.pair.data_ptr<int32_t>(),
                      .position = out.position.data_ptr<int32_t>(),

@@ -15,10 +15,10 @@ struct SortPairsArgs {
 };
 
 struct GatherRowsArgs {
-  const void* tokens;     // [tokens, width]
-  const int32_t* pair;    // [rows]; pair / slots is the token
-  const int32_t* used;    // one number: rows there and beyond are left alone
-  void* rows_out;         // [rows, width]
+  const void* tokens;   // [tokens, width]
+  const int32_t* pair;  // [rows]; pair / slots is the token
+  const int32_t* used;  // one number: rows there and beyond are left alone
+  void* rows_out;       // [rows, width]
   int64_t rows, width, slots;
   DType dtype;
 };

@@ -9,10 +9,13 @@ namespace {
 using at::Tensor;
 
 // T, K, E; indices are drawn from [0, E + extra), so that some are skipped.
-struct Case { int64_t tokens, slots, experts, extra; };
+struct Case {
+  int64_t tokens, slots, experts, extra;
+};
 
-const std::vector<Case> kCases{{1, 1, 1, 0},    {1, 8, 3, 0},      {13, 2, 8, 0},    {200, 1, 300, 5},
-                               {700, 8, 17, 1}, {3000, 8, 128, 0}, {5000, 4, 5, 60}, {900, 3, 1030, 2}};
+const std::vector<Case> kCases{{1, 1, 1, 0},     {1, 8, 3, 0},     {13, 2, 8, 0},
+                               {200, 1, 300, 5}, {700, 8, 17, 1},  {3000, 8, 128, 0},
+                               {5000, 4, 5, 60}, {900, 3, 1030, 2}};
 
 Tensor indices_of(const Case& c, at::Device device) {
   return random_integers({c.tokens, c.slots}, c.experts + c.extra, device, 1);
@@ -21,7 +24,8 @@ Tensor indices_of(const Case& c, at::Device device) {
 TEST(Routing, SortsPairsByExpertAndKeepsTheirOrder) {
   for (const at::Device device : test_devices())
     for (const Case& c : kCases) {
-      SCOPED_TRACE(::testing::Message() << device << " T " << c.tokens << " K " << c.slots << " E " << c.experts);
+      SCOPED_TRACE(::testing::Message()
+                   << device << " T " << c.tokens << " K " << c.slots << " E " << c.experts);
       const Tensor indices = indices_of(c, device);
       const Routing routing = sort_pairs(indices, c.experts);
       const Tensor bucket = indices.flatten().cpu().clamp_max(c.experts);
@@ -48,18 +52,21 @@ TEST(Routing, GathersRowsAndCombinesThemWithTheirScores) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
       for (const Case& c : kCases)
         for (const int64_t width : {1, 24, 263}) {
-          SCOPED_TRACE(::testing::Message() << device << " " << dtype << " T " << c.tokens << " K " << c.slots
-                                            << " E " << c.experts << " N " << width);
-          const Tensor indices = indices_of(c, device), x = random_tensor({c.tokens, width}, device, 2, dtype);
+          SCOPED_TRACE(::testing::Message() << device << " " << dtype << " T " << c.tokens << " K "
+                                            << c.slots << " E " << c.experts << " N " << width);
+          const Tensor indices = indices_of(c, device),
+                       x = random_tensor({c.tokens, width}, device, 2, dtype);
           const Routing routing = sort_pairs(indices, c.experts);
           const Tensor rows = gather_rows(x, routing);
           const int64_t used = routing.ends[-1].item<int>();
-          const Tensor token = at::floor_divide(routing.pair.slice(0, 0, used).to(at::kLong), c.slots);
+          const Tensor token =
+              at::floor_divide(routing.pair.slice(0, 0, used).to(at::kLong), c.slots);
           EXPECT_TRUE(rows.slice(0, 0, used).equal(x.index_select(0, token)));
           const Tensor score = random_tensor({c.tokens, c.slots}, device, 3);
           const Tensor taken = indices.lt(c.experts);
           for (const Tensor& s : {score, Tensor()}) {
-            const Tensor sum = ((s.defined() ? s : at::ones_like(score)) * taken).to(at::kDouble).sum(1, true);
+            const Tensor sum =
+                ((s.defined() ? s : at::ones_like(score)) * taken).to(at::kDouble).sum(1, true);
             EXPECT_LT(relative_error(combine_rows(rows, routing, s), x.to(at::kDouble) * sum),
                       dtype == at::kFloat ? 1e-5 : 1e-2);
           }
@@ -81,8 +88,10 @@ TEST(Routing, AcceptsNoTokens) {
   for (const at::Device device : test_devices()) {
     const Routing routing = sort_pairs(at::empty({0, 2}, at::device(device).dtype(at::kLong)), 4);
     EXPECT_TRUE(routing.ends.cpu().equal(at::zeros({4}, at::kInt)));
-    EXPECT_EQ(gather_rows(at::empty({0, 8}, at::device(device)), routing).sizes(), (std::vector<int64_t>{0, 8}));
-    EXPECT_EQ(combine_rows(at::empty({0, 8}, at::device(device)), routing, {}).sizes(), (std::vector<int64_t>{0, 8}));
+    EXPECT_EQ(gather_rows(at::empty({0, 8}, at::device(device)), routing).sizes(),
+              (std::vector<int64_t>{0, 8}));
+    EXPECT_EQ(combine_rows(at::empty({0, 8}, at::device(device)), routing, {}).sizes(),
+              (std::vector<int64_t>{0, 8}));
   }
 }
 

@@ -18,8 +18,8 @@ struct Operands {
 };
 
 Operands operands(const Tensor& gate, const Tensor& up) {
-  const bool one_stride = gate.dim() == 2 && gate.stride(1) == 1 && gate.strides() == up.strides() &&
-                          gate.stride(0) >= gate.size(1);
+  const bool one_stride = gate.dim() == 2 && gate.stride(1) == 1 &&
+                          gate.strides() == up.strides() && gate.stride(0) >= gate.size(1);
   Operands out{gate, up, 1, gate.dim() ? gate.size(-1) : 1, 0};
   out.stride = one_stride ? gate.stride(0) : out.width;
   if (!one_stride) {
@@ -47,7 +47,8 @@ Tensor run_forward(const Operands& in) {
 }
 
 // Fills d_gate and d_up, which have one row stride.
-void run_backward(const Tensor& d_out, const Operands& in, const Tensor& d_gate, const Tensor& d_up) {
+void run_backward(const Tensor& d_out, const Operands& in, const Tensor& d_gate,
+                  const Tensor& d_up) {
   const Tensor dense = d_out.contiguous();
   const SiluMulBwdArgs args{.d_out = dense.const_data_ptr(),
                             .gate = in.gate.const_data_ptr(),
@@ -91,8 +92,8 @@ Operands halves(const Tensor& gate_up) {
 
 Tensor silu_mul(const Tensor& gate, const Tensor& up) {
   AUTOMOE_CHECK_VALUE(gate.sizes() == up.sizes() && gate.scalar_type() == up.scalar_type(),
-                      "[silu_mul] gate and up must have one shape and dtype, got ", gate.sizes(), " ",
-                      gate.scalar_type(), " and ", up.sizes(), " ", up.scalar_type());
+                      "[silu_mul] gate and up must have one shape and dtype, got ", gate.sizes(),
+                      " ", gate.scalar_type(), " and ", up.sizes(), " ", up.scalar_type());
   return SiluMul::apply(gate, up);
 }
 
@@ -101,7 +102,8 @@ Tensor silu_mul_halves(const Tensor& gate_up) { return run_forward(halves(gate_u
 Tensor silu_mul_halves_backward(const Tensor& d_activation, const Tensor& gate_up) {
   const Operands in = halves(gate_up);
   Tensor d_gate_up = at::empty(gate_up.sizes(), gate_up.options());
-  run_backward(d_activation, in, d_gate_up.narrow(1, 0, in.width), d_gate_up.narrow(1, in.width, in.width));
+  run_backward(d_activation, in, d_gate_up.narrow(1, 0, in.width),
+               d_gate_up.narrow(1, in.width, in.width));
   return d_gate_up;
 }
 

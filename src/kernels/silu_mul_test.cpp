@@ -20,7 +20,8 @@ TEST(SiluMul, ValueAndGradientsMatchTheFormula) {
     for (const std::vector<int64_t>& shape :
          std::vector<std::vector<int64_t>>{{1, 1}, {7, 33}, {2, 3, 5}, {130, 1536}, {19}})
       for (const at::ScalarType dtype : test_dtypes(device)) {
-        SCOPED_TRACE(::testing::Message() << device << " " << at::IntArrayRef(shape) << " " << dtype);
+        SCOPED_TRACE(::testing::Message()
+                     << device << " " << at::IntArrayRef(shape) << " " << dtype);
         expect_same_value_and_grads(actual, formula, inputs(shape, device, dtype));
       }
 }
@@ -33,7 +34,8 @@ TEST(SiluMul, HalfPrecisionIsAsExactAsTheFormula) {
 
 TEST(SiluMul, HalvesMatchTheFormulaForwardAndBackward) {
   for (const at::Device device : test_devices())
-    for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{7, 33}, std::pair{130, 768}, std::pair{0, 8}})
+    for (const auto& [rows, width] :
+         {std::pair{1, 1}, std::pair{7, 33}, std::pair{130, 768}, std::pair{0, 8}})
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         SCOPED_TRACE(::testing::Message() << device << " " << rows << "x" << width << " " << dtype);
         const Tensor gate_up = random_tensor({rows, 2 * width}, device, 1, dtype);
@@ -41,7 +43,8 @@ TEST(SiluMul, HalvesMatchTheFormulaForwardAndBackward) {
         const Tensor leaf = gate_up.clone().requires_grad_(true);
         const Tensor expected = formula({leaf.narrow(1, 0, width), leaf.narrow(1, width, width)});
         const Tensor d_expected = torch::autograd::grad({expected}, {leaf}, {upstream})[0];
-        EXPECT_LT(relative_error(silu_mul_halves(gate_up), expected), tolerance(dtype) + (rows == 0));
+        EXPECT_LT(relative_error(silu_mul_halves(gate_up), expected),
+                  tolerance(dtype) + (rows == 0));
         EXPECT_LT(relative_error(silu_mul_halves_backward(upstream, gate_up), d_expected),
                   tolerance(dtype) + (rows == 0));
       }
@@ -51,20 +54,26 @@ TEST(SiluMul, TakesStridedInputsAndGradients) {
   for (const at::Device device : test_devices()) {
     const Tensors halves{random_tensor({9, 26}, device, 1)};
     const auto of_halves = [](TensorFunction f) {
-      return [f](const Tensors& in) { return f({in[0].narrow(1, 0, 13), in[0].narrow(1, 13, 13)}).t(); };
+      return [f](const Tensors& in) {
+        return f({in[0].narrow(1, 0, 13), in[0].narrow(1, 13, 13)}).t();
+      };
     };
     expect_same_value_and_grads(of_halves(actual), of_halves(formula), halves);
     const auto mixed = [](TensorFunction f) {
-      return [f](const Tensors& in) { return f({in[0].t(), in[1].slice(0, 0, 26, 2).expand({9, 13})}).sum(0); };
+      return [f](const Tensors& in) {
+        return f({in[0].t(), in[1].slice(0, 0, 26, 2).expand({9, 13})}).sum(0);
+      };
     };
-    expect_same_value_and_grads(mixed(actual), mixed(formula),
-                                {random_tensor({13, 9}, device, 1), random_tensor({26}, device, 2)});
+    expect_same_value_and_grads(
+        mixed(actual), mixed(formula),
+        {random_tensor({13, 9}, device, 1), random_tensor({26}, device, 2)});
   }
 }
 
 TEST(SiluMul, LargeInputsSaturateWithoutNan) {
   for (const at::Device device : test_devices()) {
-    const Tensor gate = at::tensor({-200.0f, -90.0f, -1e30f, 90.0f, 200.0f, 1e30f, 0.0f}).to(device);
+    const Tensor gate =
+        at::tensor({-200.0f, -90.0f, -1e30f, 90.0f, 200.0f, 1e30f, 0.0f}).to(device);
     const Tensors all = value_and_grads(actual, {gate, at::ones_like(gate)});
     for (const Tensor& result : all) EXPECT_TRUE(result.isfinite().all().item<bool>());
     EXPECT_LT(relative_error(all[0], gate.clamp_min(0)), 1e-6);

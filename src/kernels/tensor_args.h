@@ -11,8 +11,9 @@ namespace automoe::kernels {
 /// Throws ValueError, naming `op`, for a dtype without kernels on the tensor's device.
 DType dtype_of(const at::Tensor& tensor, const char* op);
 
-/// The stream that kernels on a tensor's CUDA device belong to now. While it lives, that device is current:
-/// launch_cuda(args, CurrentStream(tensor)). Throws RuntimeError in builds without CUDA kernels.
+/// The stream that kernels on a tensor's CUDA device belong to now. While it lives, that device is
+/// current: launch_cuda(args, CurrentStream(tensor)). Throws RuntimeError in builds without CUDA
+/// kernels.
 class CurrentStream {
  public:
   explicit CurrentStream(const at::Tensor& tensor);

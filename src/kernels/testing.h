@@ -1,4 +1,5 @@
-// What kernel tests share: the devices there are, seeded random tensors, comparison of values and gradients.
+// What kernel tests share: the devices there are, seeded random tensors, comparison of values and
+// gradients.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -40,14 +41,16 @@ inline at::Tensor random_tensor(at::IntArrayRef shape, at::Device device, uint64
 }
 
 /// Uniform integers in [0, high).
-inline at::Tensor random_integers(at::IntArrayRef shape, int64_t high, at::Device device, uint64_t seed) {
+inline at::Tensor random_integers(at::IntArrayRef shape, int64_t high, at::Device device,
+                                  uint64_t seed) {
   const at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randint(high, shape, generator, at::kLong).to(device);
 }
 
 /// Relative error ||a - b|| / ||b||, in double; the plain norm of the difference where b is 0.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.detach().to(at::kCPU, at::kDouble), y = b.detach().to(at::kCPU, at::kDouble);
+  const at::Tensor x = a.detach().to(at::kCPU, at::kDouble),
+                   y = b.detach().to(at::kCPU, at::kDouble);
   const double scale = y.norm().item<double>(), error = (x - y).norm().item<double>();
   return scale > 0 ? error / scale : error;
 }
@@ -57,8 +60,8 @@ inline double tolerance(at::ScalarType dtype) {
   return dtype == at::kFloat ? 1e-5 : dtype == at::kDouble ? 1e-12 : 1e-2;
 }
 
-/// The output of f at copies of `inputs`, then the gradients of the floating-point ones of them for one
-/// random upstream gradient. Undefined gradients are returned as such.
+/// The output of f at copies of `inputs`, then the gradients of the floating-point ones of them for
+/// one random upstream gradient. Undefined gradients are returned as such.
 inline Tensors value_and_grads(const TensorFunction& f, const Tensors& inputs) {
   Tensors leaves, wanted;
   for (const at::Tensor& input : inputs) {
@@ -66,7 +69,8 @@ inline Tensors value_and_grads(const TensorFunction& f, const Tensors& inputs) {
     if (input.is_floating_point()) wanted.push_back(leaves.back().requires_grad_(true));
   }
   const at::Tensor out = f(leaves);
-  const at::Tensor upstream = random_tensor(out.sizes(), out.device(), 99, at::kBFloat16).to(out.scalar_type());
+  const at::Tensor upstream =
+      random_tensor(out.sizes(), out.device(), 99, at::kBFloat16).to(out.scalar_type());
   Tensors all = torch::autograd::grad({out}, wanted, {upstream}, /*retain_graph=*/false,
                                       /*create_graph=*/false, /*allow_unused=*/true);
   all.insert(all.begin(), out.detach());
@@ -79,12 +83,13 @@ inline std::string describe_result(size_t i) {
 
 inline Tensors in_double(const Tensors& inputs) {
   Tensors out;
-  for (const at::Tensor& input : inputs) out.push_back(input.is_floating_point() ? input.to(at::kDouble) : input);
+  for (const at::Tensor& input : inputs)
+    out.push_back(input.is_floating_point() ? input.to(at::kDouble) : input);
   return out;
 }
 
-/// Output and gradients of `actual` are finite, have the shapes and dtypes of those of `formula`, and agree
-/// with the formula in double to the tolerance of the coarsest dtype among the inputs.
+/// Output and gradients of `actual` are finite, have the shapes and dtypes of those of `formula`,
+/// and agree with the formula in double to the tolerance of the coarsest dtype among the inputs.
 inline void expect_same_value_and_grads(const TensorFunction& actual, const TensorFunction& formula,
                                         const Tensors& inputs) {
   const Tensors a = value_and_grads(actual, inputs), b = value_and_grads(formula, inputs);
@@ -103,8 +108,9 @@ inline void expect_same_value_and_grads(const TensorFunction& actual, const Tens
   }
 }
 
-/// `actual` at half-precision inputs is no further from the formula in double than the formula itself
-/// is when it runs in half precision. 3 %: two different sequences of roundings of equal quality.
+/// `actual` at half-precision inputs is no further from the formula in double than the formula
+/// itself is when it runs in half precision. 3 %: two different sequences of roundings of equal
+/// quality.
 inline void expect_as_exact_as_formula(const TensorFunction& actual, const TensorFunction& formula,
                                        const Tensors& inputs) {
   const Tensors a = value_and_grads(actual, inputs), b = value_and_grads(formula, inputs);
@@ -124,7 +130,9 @@ inline at::Tensor widened(const at::Tensor& x) {
 /// While alive, remembers the largest single CPU allocation.
 class LargestAllocation {
  public:
-  LargestAllocation() : recorder_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(&recorder_, kPriority); }
+  LargestAllocation() : recorder_(c10::GetCPUAllocator()) {
+    c10::SetCPUAllocator(&recorder_, kPriority);
+  }
   ~LargestAllocation() { c10::SetCPUAllocator(recorder_.wrapped, kPriority); }
   LargestAllocation(const LargestAllocation&) = delete;
   LargestAllocation& operator=(const LargestAllocation&) = delete;

@@ -1,5 +1,5 @@
-// AUTOMOE_VECTOR_CLONES before a function compiles it for several CPU generations and picks one when the
-// library is loaded, so that a portable binary still uses wide vectors.
+// AUTOMOE_VECTOR_CLONES before a function compiles it for several CPU generations and picks one
+// when the library is loaded, so that a portable binary still uses wide vectors.
 #pragma once
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)

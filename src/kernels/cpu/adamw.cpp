@@ -6,8 +6,8 @@ namespace {
 
 constexpr int64_t kBlock = 1024;  // elements whose widened gradient stays in the L1 cache
 
-// NOTE: this file is compiled with -fno-math-errno: sqrt that may set errno keeps the loop scalar, and
-// the update then takes six times as long.
+// NOTE: this file is compiled with -fno-math-errno: sqrt that may set errno keeps the loop scalar,
+// and the update then takes six times as long.
 AUTOMOE_VECTOR_CLONES
 void update(float* __restrict master, float* __restrict exp_avg, float* __restrict exp_avg_sq,
             const float* __restrict grad, int64_t count, const AdamWArgs& given) {
@@ -41,7 +41,8 @@ void adamw_cpu(const AdamWArgs& args) {
     float grad[kBlock];
     for (int64_t at = begin; at < end; at += kBlock) {
       const int64_t count = std::min(kBlock, end - at);
-      cpu::visit_dtype(args.grad_dtype, [&](auto kind) { widen_block<decltype(kind)>(grad, args.grad, at, count); });
+      cpu::visit_dtype(args.grad_dtype,
+                       [&](auto kind) { widen_block<decltype(kind)>(grad, args.grad, at, count); });
       update(args.master + at, args.exp_avg + at, args.exp_avg_sq + at, grad, count, args);
       if (args.parameter == nullptr) continue;
       cpu::visit_dtype(args.parameter_dtype, [&](auto kind) {

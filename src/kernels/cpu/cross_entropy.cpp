@@ -30,7 +30,8 @@ void loss_rows(const CrossEntropyArgs& args, int64_t begin, int64_t end) {
     }
     const float top = largest(logits, vocab), own = logits[target];
     if (!args.want_gradient) {
-      const float sum = sum_over<float>(vocab, [&](int64_t i) { return exponential(logits[i] - top); });
+      const float sum =
+          sum_over<float>(vocab, [&](int64_t i) { return exponential(logits[i] - top); });
       args.losses[row] = std::log(sum) + top - own;
       continue;
     }
@@ -46,7 +47,8 @@ void loss_rows(const CrossEntropyArgs& args, int64_t begin, int64_t end) {
 }  // namespace
 
 void cross_entropy_cpu(const CrossEntropyArgs& args) {
-  parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { loss_rows(args, begin, end); });
+  parallel_rows(args.rows, args.vocab,
+                [&](int64_t begin, int64_t end) { loss_rows(args, begin, end); });
 }
 
 }  // namespace automoe::kernels

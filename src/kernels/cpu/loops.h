@@ -28,20 +28,26 @@ template <typename T>
 template <typename F>
 void visit_dtype(DType dtype, F&& visit) {
   switch (dtype) {
-    case DType::kFloat32: return visit(float{});
-    case DType::kFloat64: return visit(double{});
-    case DType::kBFloat16: return visit(c10::BFloat16{});
-    case DType::kFloat16: return visit(c10::Half{});
+    case DType::kFloat32:
+      return visit(float{});
+    case DType::kFloat64:
+      return visit(double{});
+    case DType::kBFloat16:
+      return visit(c10::BFloat16{});
+    case DType::kFloat16:
+      return visit(c10::Half{});
   }
 }
 
 /// Runs work(begin, end) over [0, rows) on all threads, at least ~16k elements each.
 template <typename F>
 void parallel_rows(int64_t rows, int64_t width, F&& work) {
-  at::parallel_for(0, rows, std::max<int64_t>(1, (int64_t{1} << 14) / std::max<int64_t>(1, width)), work);
+  at::parallel_for(0, rows, std::max<int64_t>(1, (int64_t{1} << 14) / std::max<int64_t>(1, width)),
+                   work);
 }
 
-/// Sum of term(i) over [0, n), in an order that depends on n alone and lets the compiler use vectors.
+/// Sum of term(i) over [0, n), in an order that depends on n alone and lets the compiler use
+/// vectors.
 template <typename W, typename F>
 [[gnu::always_inline]] inline W sum_over(int64_t n, F&& term) {
   constexpr int64_t kLanes = 16;
@@ -57,8 +63,9 @@ template <typename W, typename F>
 
 [[gnu::always_inline]] inline double exponential(double x) { return std::exp(x); }
 
-/// e^x within 2 ulp; arguments are clamped to where the result is a normal number. Branch-free, so loops
-/// over it become vector code: x = n ln 2 + r, then a polynomial in r (coefficients as in Cephes' expf).
+/// e^x within 2 ulp; arguments are clamped to where the result is a normal number. Branch-free, so
+/// loops over it become vector code: x = n ln 2 + r, then a polynomial in r (coefficients as in
+/// Cephes' expf).
 [[gnu::always_inline]] inline float exponential(float x) {
   x = std::min(std::max(x, -87.3f), 88.3f);
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -72,7 +79,8 @@ template <typename W, typename F>
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float mantissa = p * r * r + r + 1.0f;
-  const int32_t exponent = (std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound) + 127) << 23;
+  const int32_t exponent = (std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound) + 127)
+                           << 23;
   return mantissa * std::bit_cast<float>(exponent);
 }
 

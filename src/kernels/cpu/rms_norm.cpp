@@ -7,7 +7,8 @@ namespace {
 using namespace cpu;
 
 template <typename T>
-[[gnu::always_inline]] inline void fwd_rows(const RmsNormFwdArgs& args, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void fwd_rows(const RmsNormFwdArgs& args, int64_t begin,
+                                            int64_t end) {
   using W = Wide<T>;
   const int64_t width = args.width;
   const auto* weight = static_cast<const T*>(args.weight);
@@ -23,7 +24,8 @@ template <typename T>
     const W inverse_rms = W(1) / std::sqrt(squares / W(width) + W(args.eps));
     static_cast<W*>(args.inverse_rms)[row] = inverse_rms;
     auto* y = static_cast<T*>(args.y) + row * width;
-    for (int64_t i = 0; i < width; ++i) y[i] = T(widen(T(widen(x[i]) * inverse_rms)) * widen(weight[i]));
+    for (int64_t i = 0; i < width; ++i)
+      y[i] = T(widen(T(widen(x[i]) * inverse_rms)) * widen(weight[i]));
   }
 }
 
@@ -37,8 +39,9 @@ template <typename T>
     const auto* x = static_cast<const T*>(args.x) + row * width;
     auto* dx = static_cast<T*>(args.dx) + row * width;
     const W inverse_rms = static_cast<const W*>(args.inverse_rms)[row];
-    const W along_x = sum_over<W>(
-        width, [&](int64_t i) { return widen(dy[i]) * widen(weight[i]) * (widen(x[i]) * inverse_rms); });
+    const W along_x = sum_over<W>(width, [&](int64_t i) {
+      return widen(dy[i]) * widen(weight[i]) * (widen(x[i]) * inverse_rms);
+    });
     const W mean = along_x / W(width);
     const auto gradient = [&](int64_t i) {
       return inverse_rms * (widen(dy[i]) * widen(weight[i]) - widen(x[i]) * inverse_rms * mean);
@@ -54,25 +57,32 @@ template <typename T>
 
 // Part p sums its own share of the rows, so the result does not depend on the number of threads.
 template <typename T>
-[[gnu::always_inline]] inline void dweight_parts(const RmsNormBwdArgs& args, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void dweight_parts(const RmsNormBwdArgs& args, int64_t begin,
+                                                 int64_t end) {
   using W = Wide<T>;
   const int64_t width = args.width;
   for (int64_t part = begin; part < end; ++part) {
     auto* dweight = static_cast<W*>(args.dweight_parts) + part * width;
     std::fill(dweight, dweight + width, W(0));
-    for (int64_t row = part * args.rows / args.parts; row < (part + 1) * args.rows / args.parts; ++row) {
+    for (int64_t row = part * args.rows / args.parts; row < (part + 1) * args.rows / args.parts;
+         ++row) {
       const auto* dy = static_cast<const T*>(args.dy) + row * width;
       const auto* x = static_cast<const T*>(args.x) + row * width;
       const W inverse_rms = static_cast<const W*>(args.inverse_rms)[row];
-      for (int64_t i = 0; i < width; ++i) dweight[i] += widen(dy[i]) * widen(T(widen(x[i]) * inverse_rms));
+      for (int64_t i = 0; i < width; ++i)
+        dweight[i] += widen(dy[i]) * widen(T(widen(x[i]) * inverse_rms));
     }
   }
 }
 
 AUTOMOE_VECTOR_CLONES
-void fwd_rows_float(const RmsNormFwdArgs& args, int64_t begin, int64_t end) { fwd_rows<float>(args, begin, end); }
+void fwd_rows_float(const RmsNormFwdArgs& args, int64_t begin, int64_t end) {
+  fwd_rows<float>(args, begin, end);
+}
 AUTOMOE_VECTOR_CLONES
-void dx_rows_float(const RmsNormBwdArgs& args, int64_t begin, int64_t end) { dx_rows<float>(args, begin, end); }
+void dx_rows_float(const RmsNormBwdArgs& args, int64_t begin, int64_t end) {
+  dx_rows<float>(args, begin, end);
+}
 AUTOMOE_VECTOR_CLONES
 void dweight_parts_float(const RmsNormBwdArgs& args, int64_t begin, int64_t end) {
   dweight_parts<float>(args, begin, end);

@@ -15,7 +15,8 @@ template <typename T>
     const auto* __restrict cos = static_cast<const T*>(args.cos) + token * half;
     const auto* __restrict sin = static_cast<const T*>(args.sin) + token * half;
     for (int64_t head = 0; head < args.heads; ++head) {
-      const auto* __restrict x = static_cast<const T*>(args.x) + token * args.token_stride + head * args.head_stride;
+      const auto* __restrict x =
+          static_cast<const T*>(args.x) + token * args.token_stride + head * args.head_stride;
       auto* __restrict y = static_cast<T*>(args.y) + (token * args.heads + head) * args.dim;
       for (int64_t i = 0; i < half; ++i) {
         const W first = widen(x[i]), second = widen(x[half + i]);
@@ -29,7 +30,9 @@ template <typename T>
 }
 
 AUTOMOE_VECTOR_CLONES
-void rotate_tokens_float(const RopeArgs& args, int64_t begin, int64_t end) { rotate_tokens<float>(args, begin, end); }
+void rotate_tokens_float(const RopeArgs& args, int64_t begin, int64_t end) {
+  rotate_tokens<float>(args, begin, end);
+}
 
 }  // namespace
 

@@ -9,7 +9,8 @@ namespace {
 using namespace cpu;
 
 template <typename T>
-[[gnu::always_inline]] inline void combine_tokens(const CombineRowsArgs& args, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void combine_tokens(const CombineRowsArgs& args, int64_t begin,
+                                                  int64_t end) {
   using W = Wide<T>;
   constexpr int64_t kBlock = 256;  // columns whose sums stay in registers or the L1 cache
   for (int64_t token = begin; token < end; ++token)
@@ -42,7 +43,8 @@ void sort_pairs_cpu(const SortPairsArgs& args) {
   };
   std::vector<int32_t> next(args.experts + 2, 0);
   for (int64_t pair = 0; pair < args.pairs; ++pair) ++next[bucket(pair) + 1];
-  for (int64_t expert = 0; expert < args.experts; ++expert) args.ends[expert] = next[expert + 1] += next[expert];
+  for (int64_t expert = 0; expert < args.experts; ++expert)
+    args.ends[expert] = next[expert + 1] += next[expert];
   for (int64_t pair = 0; pair < args.pairs; ++pair) {
     args.position[pair] = next[bucket(pair)]++;
     args.pair[args.position[pair]] = static_cast<int32_t>(pair);
@@ -53,10 +55,12 @@ void gather_rows_cpu(const GatherRowsArgs& args) {
   visit_dtype(args.dtype, [&]<typename T>(T) {
     const auto* tokens = static_cast<const T*>(args.tokens);
     auto* rows = static_cast<T*>(args.rows_out);
-    parallel_rows(std::min<int64_t>(args.rows, *args.used), args.width, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        std::copy_n(tokens + args.pair[row] / args.slots * args.width, args.width, rows + row * args.width);
-    });
+    parallel_rows(std::min<int64_t>(args.rows, *args.used), args.width,
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t row = begin; row < end; ++row)
+                      std::copy_n(tokens + args.pair[row] / args.slots * args.width, args.width,
+                                  rows + row * args.width);
+                  });
   });
 }
 

@@ -12,7 +12,8 @@ template <typename W>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void fwd_rows(const SiluMulFwdArgs& args, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void fwd_rows(const SiluMulFwdArgs& args, int64_t begin,
+                                            int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const auto* gate = static_cast<const T*>(args.gate) + row * args.in_stride;
     const auto* up = static_cast<const T*>(args.up) + row * args.in_stride;
@@ -25,7 +26,8 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void bwd_rows(const SiluMulBwdArgs& args, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void bwd_rows(const SiluMulBwdArgs& args, int64_t begin,
+                                            int64_t end) {
   using W = Wide<T>;
   for (int64_t row = begin; row < end; ++row) {
     const auto* __restrict d_out = static_cast<const T*>(args.d_out) + row * args.width;
@@ -42,7 +44,8 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void scored_bwd_rows(const SiluMulScoredBwdArgs& args, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void scored_bwd_rows(const SiluMulScoredBwdArgs& args, int64_t begin,
+                                                   int64_t end) {
   using W = Wide<T>;
   const int64_t width = args.width;
   for (int64_t row = begin; row < std::min<int64_t>(end, *args.used); ++row) {
@@ -63,9 +66,13 @@ template <typename T>
 }
 
 AUTOMOE_VECTOR_CLONES
-void fwd_rows_float(const SiluMulFwdArgs& args, int64_t begin, int64_t end) { fwd_rows<float>(args, begin, end); }
+void fwd_rows_float(const SiluMulFwdArgs& args, int64_t begin, int64_t end) {
+  fwd_rows<float>(args, begin, end);
+}
 AUTOMOE_VECTOR_CLONES
-void bwd_rows_float(const SiluMulBwdArgs& args, int64_t begin, int64_t end) { bwd_rows<float>(args, begin, end); }
+void bwd_rows_float(const SiluMulBwdArgs& args, int64_t begin, int64_t end) {
+  bwd_rows<float>(args, begin, end);
+}
 AUTOMOE_VECTOR_CLONES
 void scored_bwd_rows_float(const SiluMulScoredBwdArgs& args, int64_t begin, int64_t end) {
   scored_bwd_rows<float>(args, begin, end);

@@ -17,7 +17,8 @@ struct Element {
 __device__ Element updated(const AdamWArgs& args, Element e, float grad) {
   e.exp_avg += (grad - e.exp_avg) * (1.0f - args.beta1);
   e.exp_avg_sq = e.exp_avg_sq * args.beta2 + grad * grad * (1.0f - args.beta2);
-  e.master = e.master * args.keep - args.rate * e.exp_avg / (sqrtf(e.exp_avg_sq) * args.root_correction + args.epsilon);
+  e.master = e.master * args.keep -
+             args.rate * e.exp_avg / (sqrtf(e.exp_avg_sq) * args.root_correction + args.epsilon);
   return e;
 }
 
@@ -38,7 +39,8 @@ __global__ void adamw_kernel(const AdamWArgs args, const float* device_scale) {
   const float scale = args.grad_scale * (device_scale ? *device_scale : 1.0f);
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = index * kSize;
   if (!kVectors || first + kSize > args.count) {
-    for (int64_t at = first; at < min(first + kSize, args.count); ++at) update_one<P, G>(args, at, scale);
+    for (int64_t at = first; at < min(first + kSize, args.count); ++at)
+      update_one<P, G>(args, at, scale);
     return;
   }
   Wide master = reinterpret_cast<Wide*>(args.master)[index];
@@ -64,12 +66,15 @@ __global__ void adamw_kernel(const AdamWArgs args, const float* device_scale) {
 
 void adamw_cuda(const AdamWArgs& args, const float* device_scale, Stream stream) {
   if (args.count == 0) return;
-  const bool vectors = fits_vectors(0, args.parameter, args.master, args.exp_avg, args.exp_avg_sq, args.grad);
+  const bool vectors =
+      fits_vectors(0, args.parameter, args.master, args.exp_avg, args.exp_avg_sq, args.grad);
   const auto grid = static_cast<unsigned>(divide_up(divide_up(args.count, kSize), kThreads));
   visit_float(args.parameter_dtype, [&]<typename P>(Tag<P>) {
     visit_float(args.grad_dtype, [&]<typename G>(Tag<G>) {
-      if (vectors) adamw_kernel<P, G, true><<<grid, kThreads, 0, stream>>>(args, device_scale);
-      else adamw_kernel<P, G, false><<<grid, kThreads, 0, stream>>>(args, device_scale);
+      if (vectors)
+        adamw_kernel<P, G, true><<<grid, kThreads, 0, stream>>>(args, device_scale);
+      else
+        adamw_kernel<P, G, false><<<grid, kThreads, 0, stream>>>(args, device_scale);
     });
   });
   check_launch();

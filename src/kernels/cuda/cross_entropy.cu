@@ -8,7 +8,8 @@ namespace {
 
 using namespace cuda;
 
-// One block an SM: the rows at work (304 KB each at 151,936 logits) stay in the L2 cache between the two passes.
+// One block an SM: the rows at work (304 KB each at 151,936 logits) stay in the L2 cache between
+// the two passes.
 constexpr int kThreads = 1024;
 constexpr int kAhead = 4;  // vectors in flight
 constexpr int64_t kIgnored = -100;
@@ -28,7 +29,8 @@ struct Running {
 __device__ Running block_merge(Running mine, Running* slots) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
-    mine.merge({__shfl_xor_sync(kAllLanes, mine.top, offset), __shfl_xor_sync(kAllLanes, mine.sum, offset)});
+    mine.merge({__shfl_xor_sync(kAllLanes, mine.top, offset),
+                __shfl_xor_sync(kAllLanes, mine.sum, offset)});
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = mine;
   __syncthreads();
   Running total;
@@ -79,8 +81,10 @@ __global__ void __launch_bounds__(kThreads, 1) cross_entropy_kernel(const CrossE
     return;
   }
   const bool valid = target >= 0 && target < args.vocab;
-  const float own = valid ? to_float(static_cast<const T*>(args.logits)[row * args.vocab + target]) : NAN;
-  const Running all = block_merge(row_statistics<T, kSize>(logits, count), slots);  // its barrier: `own` is read
+  const float own =
+      valid ? to_float(static_cast<const T*>(args.logits)[row * args.vocab + target]) : NAN;
+  const Running all =
+      block_merge(row_statistics<T, kSize>(logits, count), slots);  // its barrier: `own` is read
   if (threadIdx.x == 0) args.losses[row] = logf(all.sum) + all.top - own;
   if (!args.want_gradient) return;
   const float scale = 1.0f / all.sum;
@@ -109,9 +113,11 @@ __global__ void __launch_bounds__(kThreads, 1) cross_entropy_kernel(const CrossE
 void cross_entropy_cuda(const CrossEntropyArgs& args, Stream stream) {
   if (args.rows == 0) return;
   const bool vectors = fits_vectors(args.vocab * size_of(args.dtype), args.logits);
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    cross_entropy_kernel<T, kSize><<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
-  });
+  visit_vectors(args.dtype, vectors,
+                [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+                  cross_entropy_kernel<T, kSize>
+                      <<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
+                });
   check_launch();
 }
 

@@ -10,13 +10,15 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 256;          // of a forward block, unless a row needs more
-constexpr int kBackwardThreads = 512;  // of a backward block: fewer, larger blocks write fewer parts of dweight
+constexpr int kThreads = 256;  // of a forward block, unless a row needs more
+constexpr int kBackwardThreads =
+    512;  // of a backward block: fewer, larger blocks write fewer parts of dweight
 constexpr int kMaxWarps = kBackwardThreads / 32;
-constexpr int kForwardItems = 4;       // vectors of a row that a thread keeps in registers
+constexpr int kForwardItems = 4;  // vectors of a row that a thread keeps in registers
 constexpr int kBackwardItems = 2;
 
-// kLanes threads share a row. A row of up to kLanes * kForwardItems vectors is read once; a longer one twice.
+// kLanes threads share a row. A row of up to kLanes * kForwardItems vectors is read once; a longer
+// one twice.
 template <typename T, int kSize, int kLanes>
 __global__ void rms_norm_fwd_kernel(const RmsNormFwdArgs args) {
   using Vec = Vector<T, kSize>;
@@ -50,7 +52,8 @@ __global__ void rms_norm_fwd_kernel(const RmsNormFwdArgs args) {
       kept[item] = v;
     }
   }
-  const float inverse_rms = rsqrtf(group.sum(squares, slots, 0) / args.width + static_cast<float>(args.eps));
+  const float inverse_rms =
+      rsqrtf(group.sum(squares, slots, 0) / args.width + static_cast<float>(args.eps));
   if (active && group.lane == 0) static_cast<float*>(args.inverse_rms)[row] = inverse_rms;
 
   const bool reread = count > kLanes * kForwardItems;
@@ -71,8 +74,9 @@ __global__ void rms_norm_fwd_kernel(const RmsNormFwdArgs args) {
   }
 }
 
-// Block p handles every parts-th set of rows and writes part p of dweight. kKept: a row fits the registers of
-// its lanes, and so do its sums for dweight; otherwise the sums live in the part itself.
+// Block p handles every parts-th set of rows and writes part p of dweight. kKept: a row fits the
+// registers of its lanes, and so do its sums for dweight; otherwise the sums live in the part
+// itself.
 template <typename T, int kSize, int kLanes, bool kKept>
 __global__ void __launch_bounds__(kBackwardThreads) rms_norm_bwd_kernel(const RmsNormBwdArgs args) {
   using Vec = Vector<T, kSize>;
@@ -81,7 +85,8 @@ __global__ void __launch_bounds__(kBackwardThreads) rms_norm_bwd_kernel(const Rm
   const Group<kLanes> group;
   const int groups = blockDim.x / kLanes, count = static_cast<int>(args.width / kSize);
   const auto* weight = static_cast<const Vec*>(args.weight);
-  float* part = static_cast<float*>(args.dweight_parts) + (args.dweight_parts ? blockIdx.x * args.width : 0);
+  float* part =
+      static_cast<float*>(args.dweight_parts) + (args.dweight_parts ? blockIdx.x * args.width : 0);
   float dweight[kBackwardItems][kSize] = {};
   int turn = 0;
   for (int64_t row = int64_t{blockIdx.x} * groups + group.index; row < args.rows;
@@ -109,8 +114,10 @@ __global__ void __launch_bounds__(kBackwardThreads) rms_norm_bwd_kernel(const Rm
           const float normed = xs[item][i] * inverse_rms;
           along_x += dys[item][i] * w[i] * normed;
           const float term = dys[item][i] * to_float(from_float<T>(normed));
-          if constexpr (kKept) dweight[item][i] += term;
-          else if (args.dweight_parts) part[at * kSize + i] += term;
+          if constexpr (kKept)
+            dweight[item][i] += term;
+          else if (args.dweight_parts)
+            part[at * kSize + i] += term;
         }
       }
     }
@@ -147,7 +154,8 @@ __global__ void __launch_bounds__(kBackwardThreads) rms_norm_bwd_kernel(const Rm
       const int at = group.lane + item * kLanes;
       if (at >= count) continue;
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) shared_dweight[group.index * args.width + at * kSize + i] = dweight[item][i];
+      for (int i = 0; i < kSize; ++i)
+        shared_dweight[group.index * args.width + at * kSize + i] = dweight[item][i];
     }
     __syncthreads();
     for (int column = threadIdx.x; column < args.width; column += blockDim.x) {
@@ -158,8 +166,8 @@ __global__ void __launch_bounds__(kBackwardThreads) rms_norm_bwd_kernel(const Rm
   }
 }
 
-// Calls visit with the smallest number of lanes whose registers hold `vectors` of a row, `items` each, or
-// with the largest there is.
+// Calls visit with the smallest number of lanes whose registers hold `vectors` of a row, `items`
+// each, or with the largest there is.
 template <typename F>
 void visit_lanes(int64_t vectors, int items, F&& visit) {
   if (vectors <= 8 * items) return visit(std::integral_constant<int, 8>{});
@@ -170,39 +178,52 @@ void visit_lanes(int64_t vectors, int items, F&& visit) {
 
 }  // namespace
 
-int64_t rms_norm_parts_cuda(int64_t rows, int64_t) { return std::clamp<int64_t>(rows, 1, 2 * num_sms()); }
+int64_t rms_norm_parts_cuda(int64_t rows, int64_t) {
+  return std::clamp<int64_t>(rows, 1, 2 * num_sms());
+}
 
 void rms_norm_fwd_cuda(const RmsNormFwdArgs& args, Stream stream) {
   if (args.rows == 0 || args.width == 0) return;
   const int64_t row_bytes = args.width * size_of(args.dtype);
-  const bool vectors = fits_vectors(row_bytes, args.x, args.residual, args.weight, args.sum, args.y);
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    visit_lanes(args.width / kSize, kForwardItems, [&]<int kLanes>(std::integral_constant<int, kLanes>) {
-      constexpr int kBlock = std::max(kThreads, kLanes);
-      const auto grid = static_cast<unsigned>(divide_up(args.rows, kBlock / kLanes));
-      rms_norm_fwd_kernel<T, kSize, kLanes><<<grid, kBlock, 0, stream>>>(args);
-    });
-  });
+  const bool vectors =
+      fits_vectors(row_bytes, args.x, args.residual, args.weight, args.sum, args.y);
+  visit_vectors(
+      args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+        visit_lanes(args.width / kSize, kForwardItems,
+                    [&]<int kLanes>(std::integral_constant<int, kLanes>) {
+                      constexpr int kBlock = std::max(kThreads, kLanes);
+                      const auto grid =
+                          static_cast<unsigned>(divide_up(args.rows, kBlock / kLanes));
+                      rms_norm_fwd_kernel<T, kSize, kLanes><<<grid, kBlock, 0, stream>>>(args);
+                    });
+      });
   check_launch();
 }
 
 void rms_norm_bwd_cuda(const RmsNormBwdArgs& args, Stream stream) {
   if (args.width == 0) return;
   const auto part_bytes = static_cast<size_t>(args.parts * args.width) * sizeof(float);
-  const bool vectors =
-      fits_vectors(args.width * size_of(args.dtype), args.dy, args.d_sum, args.x, args.weight, args.dx);
-  const auto grid = static_cast<unsigned>(args.parts > 0 ? args.parts : rms_norm_parts_cuda(args.rows, args.width));
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    visit_lanes(args.width / kSize, kBackwardItems, [&]<int kLanes>(std::integral_constant<int, kLanes>) {
-      if (args.width / kSize <= kLanes * kBackwardItems) {
-        const size_t shared = kBackwardThreads / kLanes * args.width * sizeof(float);
-        rms_norm_bwd_kernel<T, kSize, kLanes, true><<<grid, kBackwardThreads, shared, stream>>>(args);
-      } else {
-        if (args.dweight_parts) AUTOMOE_CUDA_CHECK(cudaMemsetAsync(args.dweight_parts, 0, part_bytes, stream));
-        rms_norm_bwd_kernel<T, kSize, 512, false><<<grid, kBackwardThreads, 0, stream>>>(args);
-      }
-    });
-  });
+  const bool vectors = fits_vectors(args.width * size_of(args.dtype), args.dy, args.d_sum, args.x,
+                                    args.weight, args.dx);
+  const auto grid = static_cast<unsigned>(
+      args.parts > 0 ? args.parts : rms_norm_parts_cuda(args.rows, args.width));
+  visit_vectors(
+      args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+        visit_lanes(
+            args.width / kSize, kBackwardItems,
+            [&]<int kLanes>(std::integral_constant<int, kLanes>) {
+              if (args.width / kSize <= kLanes * kBackwardItems) {
+                const size_t shared = kBackwardThreads / kLanes * args.width * sizeof(float);
+                rms_norm_bwd_kernel<T, kSize, kLanes, true>
+                    <<<grid, kBackwardThreads, shared, stream>>>(args);
+              } else {
+                if (args.dweight_parts)
+                  AUTOMOE_CUDA_CHECK(cudaMemsetAsync(args.dweight_parts, 0, part_bytes, stream));
+                rms_norm_bwd_kernel<T, kSize, 512, false>
+                    <<<grid, kBackwardThreads, 0, stream>>>(args);
+              }
+            });
+      });
   check_launch();
 }
 

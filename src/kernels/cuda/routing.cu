@@ -14,9 +14,9 @@ constexpr int kThreads = 256;
 constexpr int kMaxWorkers = 1024;
 constexpr int64_t kSharedBytes = 48 << 10;
 
-// A stable counting sort. Worker w, one warp, owns the pairs [w * share, (w + 1) * share). Three launches:
-// each worker counts its pairs by bucket; each bucket sums the counts of the workers before; each worker
-// places its pairs. The last bucket is that of the skipped pairs.
+// A stable counting sort. Worker w, one warp, owns the pairs [w * share, (w + 1) * share). Three
+// launches: each worker counts its pairs by bucket; each bucket sums the counts of the workers
+// before; each worker places its pairs. The last bucket is that of the skipped pairs.
 struct SortPlan {
   int buckets, workers, warps;  // warps: of a block
   int64_t share;
@@ -32,13 +32,15 @@ struct SortPlan {
 
 __device__ int bucket_of(const SortPairsArgs& args, int64_t pair) {
   const int64_t expert = args.expert[pair];
-  return expert >= 0 && expert < args.experts ? static_cast<int>(expert) : static_cast<int>(args.experts);
+  return expert >= 0 && expert < args.experts ? static_cast<int>(expert)
+                                              : static_cast<int>(args.experts);
 }
 
-// Takes the worker's pairs 32 at a time, in order. `next` [buckets] holds the next free number of each bucket;
-// visit(pair, number) is called for each pair.
+// Takes the worker's pairs 32 at a time, in order. `next` [buckets] holds the next free number of
+// each bucket; visit(pair, number) is called for each pair.
 template <typename F>
-__device__ void number_pairs(const SortPairsArgs& args, const SortPlan& plan, int worker, int* next, F&& visit) {
+__device__ void number_pairs(const SortPairsArgs& args, const SortPlan& plan, int worker, int* next,
+                             F&& visit) {
   const int lane = threadIdx.x % 32;
   const int64_t begin = worker * plan.share, end = min(begin + plan.share, args.pairs);
   for (int64_t first = begin; first < end; first += 32) {
@@ -111,7 +113,8 @@ __global__ void place_pairs_kernel(const SortPairsArgs args, const SortPlan plan
   if (worker >= plan.workers) return;
   int* next = shared + threadIdx.x / 32 * plan.buckets;
   for (int bucket = lane; bucket < plan.buckets; bucket += 32)
-    next[bucket] = starts[bucket] + args.scratch[static_cast<int64_t>(bucket) * plan.workers + worker];
+    next[bucket] =
+        starts[bucket] + args.scratch[static_cast<int64_t>(bucket) * plan.workers + worker];
   __syncwarp();
   number_pairs(args, plan, worker, next, [&](int64_t pair, int number) {
     args.position[pair] = number;
@@ -198,22 +201,30 @@ void gather_rows_cuda(const GatherRowsArgs& args, Stream stream) {
   const int64_t bytes = args.width * size_of(args.dtype);
   const auto launch = [&]<typename Word>(Word) {
     const auto grid = static_cast<unsigned>(divide_up(args.rows, kThreads / 32));
-    gather_rows_kernel<Word><<<grid, kThreads, 0, stream>>>(args, static_cast<int>(bytes / sizeof(Word)));
+    gather_rows_kernel<Word>
+        <<<grid, kThreads, 0, stream>>>(args, static_cast<int>(bytes / sizeof(Word)));
   };
-  if (fits_vectors(bytes, args.tokens, args.rows_out)) launch(uint4{});
-  else if (size_of(args.dtype) == 4) launch(uint32_t{});
-  else launch(uint16_t{});
+  if (fits_vectors(bytes, args.tokens, args.rows_out))
+    launch(uint4{});
+  else if (size_of(args.dtype) == 4)
+    launch(uint32_t{});
+  else
+    launch(uint16_t{});
   check_launch();
 }
 
 void combine_rows_cuda(const CombineRowsArgs& args, Stream stream) {
   if (args.tokens == 0 || args.width == 0) return;
-  const bool vectors = fits_vectors(args.width * size_of(args.dtype), args.rows_in, args.tokens_out);
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    const int64_t threads = std::clamp<int64_t>(divide_up(args.width / kSize, 32) * 32, 32, kThreads);
-    combine_rows_kernel<T, kSize>
-        <<<static_cast<unsigned>(args.tokens), static_cast<unsigned>(threads), 0, stream>>>(args);
-  });
+  const bool vectors =
+      fits_vectors(args.width * size_of(args.dtype), args.rows_in, args.tokens_out);
+  visit_vectors(
+      args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+        const int64_t threads =
+            std::clamp<int64_t>(divide_up(args.width / kSize, 32) * 32, 32, kThreads);
+        combine_rows_kernel<T, kSize>
+            <<<static_cast<unsigned>(args.tokens), static_cast<unsigned>(threads), 0, stream>>>(
+                args);
+      });
   check_launch();
 }
 

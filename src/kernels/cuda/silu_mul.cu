@@ -12,8 +12,10 @@ constexpr int kThreads = 256;
 
 template <typename T>
 __device__ float sigmoid(float x) {
-  if constexpr (sizeof(T) == 4) return 1.0f / (1.0f + expf(-x));
-  else return __fdividef(1.0f, 1.0f + __expf(-x));
+  if constexpr (sizeof(T) == 4)
+    return 1.0f / (1.0f + expf(-x));
+  else
+    return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
 // Where vector `index` of [rows, count] lies.
@@ -38,7 +40,8 @@ __global__ void silu_mul_fwd_kernel(const SiluMulFwdArgs args) {
   if (index >= args.rows * count) return;
   const Place at = place(index, count);
   const int64_t in = at.row * (args.in_stride / kSize) + at.column;
-  const Vec gate = static_cast<const Vec*>(args.gate)[in], up = static_cast<const Vec*>(args.up)[in];
+  const Vec gate = static_cast<const Vec*>(args.gate)[in],
+            up = static_cast<const Vec*>(args.up)[in];
   Vec out;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) out.set(i, gate[i] * sigmoid<T>(gate[i]) * up[i]);
@@ -55,7 +58,8 @@ __global__ void silu_mul_bwd_kernel(const SiluMulBwdArgs args) {
   const int64_t in = at.row * (args.in_stride / kSize) + at.column;
   const int64_t out = at.row * (args.grad_stride / kSize) + at.column;
   const Vec d_out = static_cast<const Vec*>(args.d_out)[index];
-  const Vec gate = static_cast<const Vec*>(args.gate)[in], up = static_cast<const Vec*>(args.up)[in];
+  const Vec gate = static_cast<const Vec*>(args.gate)[in],
+            up = static_cast<const Vec*>(args.up)[in];
   Vec d_gate, d_up;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) {
@@ -104,35 +108,42 @@ __global__ void silu_mul_scored_bwd_kernel(const SiluMulScoredBwdArgs args) {
 
 void silu_mul_fwd_cuda(const SiluMulFwdArgs& args, Stream stream) {
   if (args.rows * args.width == 0) return;
-  const bool vectors = fits_vectors(args.width * size_of(args.dtype), args.gate, args.up, args.out) &&
-                       args.in_stride * size_of(args.dtype) % 16 == 0;
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    const auto grid = static_cast<unsigned>(divide_up(args.rows * (args.width / kSize), kThreads));
-    silu_mul_fwd_kernel<T, kSize><<<grid, kThreads, 0, stream>>>(args);
-  });
+  const bool vectors =
+      fits_vectors(args.width * size_of(args.dtype), args.gate, args.up, args.out) &&
+      args.in_stride * size_of(args.dtype) % 16 == 0;
+  visit_vectors(args.dtype, vectors,
+                [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+                  const auto grid =
+                      static_cast<unsigned>(divide_up(args.rows * (args.width / kSize), kThreads));
+                  silu_mul_fwd_kernel<T, kSize><<<grid, kThreads, 0, stream>>>(args);
+                });
   check_launch();
 }
 
 void silu_mul_bwd_cuda(const SiluMulBwdArgs& args, Stream stream) {
   if (args.rows * args.width == 0) return;
   const int64_t size = size_of(args.dtype);
-  const bool vectors = fits_vectors(args.width * size, args.d_out, args.gate, args.up, args.d_gate, args.d_up) &&
-                       args.in_stride * size % 16 == 0 && args.grad_stride * size % 16 == 0;
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    const auto grid = static_cast<unsigned>(divide_up(args.rows * (args.width / kSize), kThreads));
-    silu_mul_bwd_kernel<T, kSize><<<grid, kThreads, 0, stream>>>(args);
-  });
+  const bool vectors =
+      fits_vectors(args.width * size, args.d_out, args.gate, args.up, args.d_gate, args.d_up) &&
+      args.in_stride * size % 16 == 0 && args.grad_stride * size % 16 == 0;
+  visit_vectors(args.dtype, vectors,
+                [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+                  const auto grid =
+                      static_cast<unsigned>(divide_up(args.rows * (args.width / kSize), kThreads));
+                  silu_mul_bwd_kernel<T, kSize><<<grid, kThreads, 0, stream>>>(args);
+                });
   check_launch();
 }
 
 void silu_mul_scored_bwd_cuda(const SiluMulScoredBwdArgs& args, Stream stream) {
   if (args.rows == 0) return;
-  const bool vectors =
-      fits_vectors(args.width * size_of(args.dtype), args.d_out, args.gate_up, args.d_gate_up, args.scaled);
-  visit_vectors(args.dtype, vectors, [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
-    const auto grid = static_cast<unsigned>(divide_up(args.rows, kThreads / 32));
-    silu_mul_scored_bwd_kernel<T, kSize><<<grid, kThreads, 0, stream>>>(args);
-  });
+  const bool vectors = fits_vectors(args.width * size_of(args.dtype), args.d_out, args.gate_up,
+                                    args.d_gate_up, args.scaled);
+  visit_vectors(args.dtype, vectors,
+                [&]<typename T, int kSize>(Tag<T>, std::integral_constant<int, kSize>) {
+                  const auto grid = static_cast<unsigned>(divide_up(args.rows, kThreads / 32));
+                  silu_mul_scored_bwd_kernel<T, kSize><<<grid, kThreads, 0, stream>>>(args);
+                });
   check_launch();
 }
 

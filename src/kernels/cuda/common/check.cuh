@@ -5,11 +5,11 @@
 
 #include "automoe/error.h"
 
-#define AUTOMOE_CUDA_CHECK(call)                                                               \
-  do {                                                                                         \
-    const cudaError_t automoe_cuda_error = (call);                                             \
+#define AUTOMOE_CUDA_CHECK(call)                                                                \
+  do {                                                                                          \
+    const cudaError_t automoe_cuda_error = (call);                                              \
     AUTOMOE_CHECK(automoe_cuda_error == cudaSuccess, "[cuda] ", #call, " failed at ", __FILE__, \
-                  ":", __LINE__, ": ", cudaGetErrorString(automoe_cuda_error));                \
+                  ":", __LINE__, ": ", cudaGetErrorString(automoe_cuda_error));                 \
   } while (false)
 
 namespace automoe::kernels::cuda {

@@ -5,7 +5,8 @@ namespace automoe::kernels::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Every lane of a group of kLanes (a power of two up to 32) gets the group's sum. Only the group need call.
+/// Every lane of a group of kLanes (a power of two up to 32) gets the group's sum. Only the group
+/// need call.
 template <int kLanes = 32>
 __device__ inline float warp_sum(float x) {
   unsigned group = kAllLanes;
@@ -15,8 +16,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// A group of kLanes threads of a block; group g is the threads from g * kLanes. More than a warp: the group
-/// has its own barrier, so groups need not run in step.
+/// A group of kLanes threads of a block; group g is the threads from g * kLanes. More than a warp:
+/// the group has its own barrier, so groups need not run in step.
 template <int kLanes>
 struct Group {
   static constexpr int kWarps = kLanes > 32 ? kLanes / 32 : 1;
@@ -25,11 +26,12 @@ struct Group {
   int index = threadIdx.x / kLanes;
 
   __device__ void sync() const {
-    if constexpr (kLanes > 32) asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(kLanes) : "memory");
+    if constexpr (kLanes > 32)
+      asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(kLanes) : "memory");
   }
 
-  /// `slots`: [2][warps of the block] in shared memory; `turn` flips between calls, so that one barrier a
-  /// call is enough.
+  /// `slots`: [2][warps of the block] in shared memory; `turn` flips between calls, so that one
+  /// barrier a call is enough.
   __device__ float sum(float x, float* slots, int turn) const {
     if constexpr (kLanes <= 32) {
       return warp_sum<kLanes>(x);

@@ -19,10 +19,14 @@ struct Tag {};
 template <typename F>
 void visit_float(DType dtype, F&& visit) {
   switch (dtype) {
-    case DType::kFloat32: return visit(Tag<float>{});
-    case DType::kBFloat16: return visit(Tag<__nv_bfloat16>{});
-    case DType::kFloat16: return visit(Tag<__half>{});
-    case DType::kFloat64: break;
+    case DType::kFloat32:
+      return visit(Tag<float>{});
+    case DType::kBFloat16:
+      return visit(Tag<__nv_bfloat16>{});
+    case DType::kFloat16:
+      return visit(Tag<__half>{});
+    case DType::kFloat64:
+      break;
   }
   throw ValueError("[cuda] float32, bfloat16 or float16 expected, got float64");
 }
@@ -33,16 +37,21 @@ __device__ inline float to_float(__half x) { return __half2float(x); }
 
 template <typename T>
 __device__ inline T from_float(float x) {
-  if constexpr (sizeof(T) == 4) return x;
-  else if constexpr (std::is_same_v<T, __half>) return __float2half_rn(x);
-  else return __float2bfloat16_rn(x);
+  if constexpr (sizeof(T) == 4)
+    return x;
+  else if constexpr (std::is_same_v<T, __half>)
+    return __float2half_rn(x);
+  else
+    return __float2bfloat16_rn(x);
 }
 
 /// e^x: fast where the result is rounded to half precision, accurate in fp32.
 template <typename T>
 __device__ inline float exponential(float x) {
-  if constexpr (sizeof(T) == 4) return expf(x);
-  else return __expf(x);
+  if constexpr (sizeof(T) == 4)
+    return expf(x);
+  else
+    return __expf(x);
 }
 
 template <typename T, int kSize>
@@ -62,12 +71,15 @@ bool fits_vectors(int64_t row_bytes, const Pointers*... pointers) {
   return row_bytes % 16 == 0 && (... && (reinterpret_cast<uintptr_t>(pointers) % 16 == 0));
 }
 
-/// Calls visit(Tag<T>, integral constant) with full vectors if `vectors`, else with single elements.
+/// Calls visit(Tag<T>, integral constant) with full vectors if `vectors`, else with single
+/// elements.
 template <typename F>
 void visit_vectors(DType dtype, bool vectors, F&& visit) {
   visit_float(dtype, [&]<typename T>(Tag<T> tag) {
-    if (vectors) visit(tag, std::integral_constant<int, kFullVector<T>>{});
-    else visit(tag, std::integral_constant<int, 1>{});
+    if (vectors)
+      visit(tag, std::integral_constant<int, kFullVector<T>>{});
+    else
+      visit(tag, std::integral_constant<int, 1>{});
   });
 }
 
