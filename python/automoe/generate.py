@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from automoe import FallbackWarning
-from automoe.source import load_tokenizer, local_folder
+from automoe.source import load_tokenizer, local_folder, quiet_transformers
 
 
 class Generator:
@@ -14,6 +14,7 @@ class Generator:
 
         from automoe import AutoModelForCausalLM
 
+        quiet_transformers()
         folder = local_folder(model)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"

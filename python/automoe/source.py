@@ -1,6 +1,5 @@
 """Where a model's files are: a local folder, or a repository id resolved through the Hugging Face cache."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,11 @@ def local_folder(model: str | Path, *, weights: bool = True) -> Path:
         raise ValueError(f"[model] {model} is no local folder and could not be fetched: {reason}") from None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "config.json").read_text())
+def quiet_transformers() -> None:
+    """No progress bars of Transformers between our own lines."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def load_tokenizer(folder: Path, chat_template: Path | None = None) -> Any:

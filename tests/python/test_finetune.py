@@ -191,6 +191,24 @@ def test_the_banner_is_about_ten_lines_with_everything_a_user_asks(run):
         assert any(line.strip().startswith(label) for line in output.splitlines()), label
 
 
+def test_a_model_is_never_overwritten_by_its_own_fine_tune(run, tmp_path, engine):
+    result = run("--out", tmp_path / "model")
+    assert result.exit_code == 2 and "is the model itself" in result.output and not engine.made
+
+
+def test_a_finished_run_is_not_trained_again_until_something_changes(run, tmp_path, engine):
+    run("--max-steps", 2)
+    weights = (tmp_path / "out" / "model.safetensors").read_bytes()
+    again = run("--max-steps", 2)
+    assert again.exit_code == 0 and "all of it is done" in again.output and "index.html" in again.output
+    assert len(engine.made) == 1 and (tmp_path / "out" / "model.safetensors").read_bytes() == weights
+    for flags in (["--max-steps", 3], ["--max-steps", 3, "--resume-from-checkpoint", "never"]):
+        assert "all of it is done" not in run(*flags).output
+    save_model(tmp_path / "model", num_hidden_layers=1)
+    assert "all of it is done" not in run("--max-steps", 3).output
+    assert len(engine.made) == 4
+
+
 def test_prepared_data_is_found_again_until_something_changes(run, tmp_path):
     run("--max-steps", 1)
     assert "found as prepared before" in run("--max-steps", 1, "--resume-from-checkpoint", "never").output

@@ -12,7 +12,8 @@ def describe(summary: PrepareSummary) -> None:
         console.print(
             f"  [bold]{name:5}[/] {split.rows:,} rows -> {split.documents:,} documents, "
             f"{count(split.tokens)} tokens, "
-            f"{share:.0f}% trained, longest {split.max_document}"
+            f"{share:.0f}% trained, longest {split.max_document}",
+            soft_wrap=True,
         )
         for line in _remarks(split):
             console.print(f"        [yellow]{line}[/]")

@@ -29,7 +29,7 @@ def banner(
         + f"{share(train.trained_tokens, train.tokens)} of them trained",
         "a step": f"up to {rows * micro * config.max_length:,} tokens: {micro} micro-batches of {rows} rows "
         + f"of {config.max_length}; {trainer.total_steps()} steps",
-        "packing": _packing(config, trainer),
+        "packing": _packing(config),
         "learning": f"{config.optim}, rate {config.learning_rate:g} {config.lr_scheduler_type}, "
         + f"clip {config.max_grad_norm:g}",
         "balance loss": balance_line(config, info),
@@ -67,12 +67,10 @@ def _trained(config: FinetuneConfig) -> str:
     return f"all trained but {', '.join(config.freeze)}" if config.freeze else "all trained"
 
 
-def _packing(config: FinetuneConfig, trainer: Any) -> str:
+def _packing(config: FinetuneConfig) -> str:
     if not config.packing:
         return "off: one document a row"
-    fill = getattr(trainer, "packing_fill", None)
-    full = f"rows {100 * fill():.0f}% full, " if fill else ""
-    return f"on, {full}boundaries kept: no document sees another"
+    return "on, boundaries kept: no document sees another"
 
 
 def _resume(config: FinetuneConfig, trainer: Any) -> str:

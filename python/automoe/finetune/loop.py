@@ -78,7 +78,9 @@ def train(trainer: Trainer, stop: StopFlag) -> bool:
             left = (time.monotonic() - began) / max(1, step - first) * (total - step)
             progress.update(task, completed=step, description=_line(metrics))
             if not console.is_terminal and (step % every == 0 or trainer.done()):
-                console.print(f"  step {step}/{total}  {_line(metrics)}  {duration(left)} left")
+                console.print(
+                    f"  step {step}/{total}  {_line(metrics)}  {duration(left)} left", soft_wrap=True
+                )
             for warning in health(metrics, first_step=step == 1):
                 if warning not in warned:
                     warned.add(warning)

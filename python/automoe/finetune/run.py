@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
 from automoe.console import console, stage
 from automoe.data.cache import prepare_once
 from automoe.data.describe import describe
@@ -17,11 +20,12 @@ from automoe.finetune.samples import Question, answers, questions
 from automoe.finetune.saving import compare, complete_folder, load_plain
 from automoe.model_info import ModelInfo, model_info
 from automoe.report import write_report
-from automoe.source import load_tokenizer, local_folder
+from automoe.source import load_tokenizer, local_folder, quiet_transformers
 
 
 def finetune(config: FinetuneConfig) -> Path | None:
     """Fine-tunes and saves; returns the report, or None if a signal ended training early."""
+    quiet_transformers()
     with stop_on_signals() as stop:
         return _Run(config).run(stop)
 
@@ -30,24 +34,33 @@ class _Run:
     def __init__(self, config: FinetuneConfig) -> None:
         self.config, self.out = config, config.output_dir
         self.source = local_folder(config.model)
+        if self.out.exists() and self.out.samefile(self.source):
+            raise ValueError(f"[finetune] {self.out} is the model itself; choose another --out")
         self.tokenizer = load_tokenizer(self.source, config.chat_template)
         self.dtype, self.device = placement(config)
         self.info: ModelInfo = model_info(self.source)
         self.record: dict[str, Any] = {}
+        self.trainer: Any = None
 
     def run(self, stop: StopFlag) -> Path | None:
         data = self._prepare()
+        if data.reused and self.config.resume_from_checkpoint == "auto" and self._finished_before():
+            console.print("all of it is done; --resume-from-checkpoint never begins anew")
+            self.record = _read_json(self.out / "run.json")
+            self._show_samples()
+            self._show_places()
+            return self.out / "index.html"
         held_out = PreparedFolder(self.out / "data" / "eval") if "eval" in data.splits else None
         asked = questions(self.config, self.tokenizer, held_out)
-        trainer = self._trainer(held_out is not None)
-        lines = banner(self.config, self.info, data, trainer, self.dtype, self.device)
+        self.trainer = self._load_trainer(held_out is not None)
+        lines = banner(self.config, self.info, data, self.trainer, self.dtype, self.device)
         show(lines)
-        self._begin(trainer, lines, data, asked, held_out is not None)
+        self._begin(lines, data, asked, held_out is not None)
         console.print("[bold cyan]•[/] training; Ctrl-C or SIGTERM saves a checkpoint and leaves")
-        if not train(trainer, stop):
+        if not train(self.trainer, stop):
             console.print("go on with the same command, or --resume-from-checkpoint FOLDER")
             return None
-        return self._finish(trainer, data, asked, held_out is not None)
+        return self._finish(data, asked, held_out is not None)
 
     def _prepare(self) -> PrepareSummary:
         with stage(f"preparing {self.config.data}"):
@@ -57,7 +70,7 @@ class _Run:
             describe(data)
         return data
 
-    def _trainer(self, has_eval: bool) -> Any:
+    def _load_trainer(self, has_eval: bool) -> Any:
         from automoe import engine
 
         with stage(f"loading {self.config.model}"):
@@ -65,20 +78,15 @@ class _Run:
             return engine.Trainer(str(self.source), options, dtype=self.dtype, device=self.device)
 
     def _begin(
-        self,
-        trainer: Any,
-        lines: dict[str, str],
-        data: PrepareSummary,
-        asked: list[Question],
-        has_eval: bool,
+        self, lines: dict[str, str], data: PrepareSummary, asked: list[Question], has_eval: bool
     ) -> None:
         """What a later report needs of the time before the first step; kept for resumed runs."""
-        file = self.out / "run.json"
-        if trainer.resumed_step() and file.is_file():
-            self.record = json.loads(file.read_text())
+        old = _read_json(self.out / "run.json")
+        if self.trainer.resumed_step() and old:
+            self.record = {**old, "settings": self._settings(), "banner": lines, "finished": False}
             return
         record: dict[str, Any] = {
-            "settings": json.loads(self.config.model_dump_json()),
+            "settings": self._settings(),
             "banner": lines,
             "data": {name: vars(split) for name, split in data.splits.items()},
             "samples": [],
@@ -92,7 +100,7 @@ class _Run:
             ]
         if has_eval:
             with stage("held-out loss before training"):
-                record["eval_before"] = trainer.evaluate()
+                record["eval_before"] = self.trainer.evaluate()
                 console.print(f"  {_evaluation(record['eval_before'])}")
         self.record = record
         self._write_record()
@@ -106,31 +114,44 @@ class _Run:
         model = load_plain(folder, self.dtype, self.device)
         return answers(model, self.tokenizer, asked, self.config.max_new_tokens, eos)
 
-    def _finish(self, trainer: Any, data: PrepareSummary, asked: list[Question], has_eval: bool) -> Path:
+    def _finish(self, data: PrepareSummary, asked: list[Question], has_eval: bool) -> Path:
+        with stage(f"saving {self.out}"):  # first of all: whatever fails later, the weights are safe
+            self.trainer.save_pretrained(str(self.out))
+            new_template = self.config.chat_template is not None
+            complete_folder(self.out, self.tokenizer, data.eos_token_ids, new_template=new_template)
         if has_eval:
             with stage("held-out loss after training"):
-                self.record["eval_after"] = trainer.evaluate()
-                before = self.record.get("eval_before")
+                self.record["eval_after"] = self.trainer.evaluate()
+                before = self.record.get("eval_before")  # none where a stopped run had no held-out data
                 arrow = f"{_evaluation(before)} -> " if before else ""
                 console.print(f"  {arrow}[bold]{_evaluation(self.record['eval_after'])}[/]")
-        with stage(f"saving {self.out}"):
-            trainer.save_pretrained(str(self.out))
-            complete_folder(
-                self.out,
-                self.tokenizer,
-                data.eos_token_ids,
-                new_template=self.config.chat_template is not None,
-            )
         probe = _probe(self.out / "data" / ("eval" if has_eval else "train"))
-        expected = trainer.logits(probe) if self.config.verify else None
-        del trainer  # before a second copy of the weights is loaded
+        expected = self.trainer.logits(probe) if self.config.verify else None
+        self.trainer = None  # before a second copy of the weights is loaded
         gc.collect()
         self._prove(probe, expected, asked, data.eos_token_ids)
+        self.record["finished"] = True
         self._write_record()
         report = write_report(self.out, self.record)
         self._show_samples()
-        console.print(f"model  [bold]{self.out}[/]\nreport [bold]{report}[/]")
+        self._show_places()
         return report
+
+    def _show_places(self) -> None:
+        report = self.out / "index.html"
+        console.print(f"model  [bold]{self.out}[/]\nreport [bold]{report}[/]", soft_wrap=True)
+
+    def _settings(self) -> dict[str, Any]:
+        weights = [file.stat() for file in sorted(self.source.glob("*.safetensors"))]
+        return {
+            **json.loads(self.config.model_dump_json()),
+            "model_files": [f"{s.st_size} bytes of {s.st_mtime_ns}" for s in weights],
+        }
+
+    def _finished_before(self) -> bool:
+        """Whether this very run, settings and model files included, is complete in the output folder."""
+        old = _read_json(self.out / "run.json")
+        return bool(old.get("finished")) and old["settings"] == self._settings()
 
     def _prove(self, probe: list[int], expected: Any, asked: list[Question], eos: list[int]) -> None:
         if expected is None and not asked:
@@ -140,7 +161,7 @@ class _Run:
             if expected is not None:
                 result = compare(model, probe, expected, self.dtype)
                 self.record["verification"] = str(result)
-                console.print(f"  [{'green' if result.agrees else 'bold red'}]{result}[/]")
+                console.print(f"  [{'green' if result.agrees else 'bold red'}]{result}[/]", soft_wrap=True)
                 if not result.agrees:
                     raise RuntimeError(f"[finetune] {self.out} does not reload as it was trained: {result}")
             after = answers(model, self.tokenizer, asked, self.config.max_new_tokens, eos)
@@ -149,11 +170,12 @@ class _Run:
 
     def _show_samples(self) -> None:
         for sample in self.record["samples"]:
-            console.print(f"\n[bold]{sample['prompt']}[/]", markup=True)
+            console.print(f"\n[bold]{escape(sample['prompt'])}[/]")
+            table = Table.grid(padding=(0, 2))
             for label in ("before", "after", "reference"):
                 if sample.get(label):
-                    console.print(f"  [dim]{label:9}[/] ", end="")
-                    console.print(sample[label].replace("\n", "\n" + " " * 12), markup=False)
+                    table.add_row(f"  [dim]{label}[/]", escape(sample[label]))
+            console.print(table)
         console.print()
 
 
@@ -168,6 +190,10 @@ def placement(config: FinetuneConfig) -> tuple[str, str]:
         raise ValueError(f"[finetune] device {device} asked for, but torch finds no GPU; see automoe doctor")
     dtype = config.dtype if config.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     return dtype, device
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def _probe(folder: Path) -> list[int]:

@@ -1,12 +1,15 @@
 """The same questions before and after training, answered greedily with plain Transformers."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from automoe.data.folder import PreparedFolder
 from automoe.finetune.config import FinetuneConfig
+
+LOOKED_AT = 500  # held-out documents
 
 
 @dataclass(frozen=True)
@@ -20,24 +23,23 @@ def questions(
     config: FinetuneConfig, tokenizer: Any, held_out: PreparedFolder | None, most: int = 3
 ) -> list[Question]:
     """The user's prompts, or the first different held-out ones."""
-    if config.prompts:
-        return [Question(_prompt_ids(tokenizer, prompt), prompt, None) for prompt in config.prompts]
     found: dict[str, Question] = {}
-    for ids, trained in held_out.documents() if held_out else ():
-        start = int(np.argmax(trained))
-        plain_text = start == 1 and bool(trained[1:].all())
-        start = min(len(ids) // 2, 24) if plain_text else start
-        if 0 < start < len(ids):
-            asked = ids[:start].tolist()
-            shown = _last_lines(tokenizer.decode(asked, skip_special_tokens=True))
-            answer = ids[start:][trained[start:] == 1].tolist()
-            found.setdefault(
-                shown,
-                Question(asked, shown, tokenizer.decode(answer, skip_special_tokens=True).strip()),
-            )
-        if len(found) == most:
-            break
-    return list(found.values())
+    for ids, trained in islice(held_out.documents() if held_out else (), LOOKED_AT):
+        question = _held_out(tokenizer, ids, trained)
+        found.setdefault(question.shown, question)
+    if not config.prompts:
+        return list(found.values())[:most]
+    known = {shown: question.reference for shown, question in found.items()}
+    return [Question(_prompt_ids(tokenizer, p), p, known.get(p)) for p in config.prompts]
+
+
+def _held_out(tokenizer: Any, ids: np.ndarray, trained: np.ndarray) -> Question:
+    start = int(np.argmax(trained))
+    if trained[1:].all():  # plain text: what follows its beginning
+        start = max(1, min(len(ids) // 2, 24))
+    answer = ids[start:][trained[start:] == 1].tolist()
+    shown = _last_lines(tokenizer.decode(ids[:start].tolist(), skip_special_tokens=True))
+    return Question(ids[:start].tolist(), shown, tokenizer.decode(answer, skip_special_tokens=True).strip())
 
 
 def _prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
