@@ -12,7 +12,6 @@ import transformers
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
-from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from automoe import checkpoint, coverage, library, patches
@@ -173,6 +172,11 @@ def _with_coefficient(config_json: str, coefficient: float) -> str:
     return json.dumps({**json.loads(config_json), "router_aux_loss_coef": coefficient})
 
 
+def kept_positions(hidden: torch.Tensor, keep: int | torch.Tensor) -> torch.Tensor:
+    """The positions of hidden [B, S, H] that logits_to_keep asks for: the last n, or 0 for all; or an index."""
+    return hidden[:, slice(-keep, None) if isinstance(keep, int) else keep, :]
+
+
 class _Logits:
     """hidden W^T, as it would have been in the forward pass."""
 
@@ -187,7 +191,7 @@ class _Logits:
                 "its forward pass; read `.logits` before `optimizer.step()`"
             )
         with torch.set_grad_enabled(self.grad), torch.autocast(self.head.device.type, enabled=False):
-            return nn.functional.linear(slice_logits_to_keep(self.hidden, self.keep), self.head)
+            return nn.functional.linear(kept_positions(self.hidden, self.keep), self.head)
 
 
 class _EngineClasses:
