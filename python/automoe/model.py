@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
 from transformers.utils.loading_report import LoadStateDictInfo
 
-from automoe import checkpoint, coverage, library, patches
+from automoe import coverage, library, loading, patches, saving
 from automoe.disguise import disguised, undisguised
 from automoe.output import with_lazy_logits
 from automoe.status import Status
@@ -63,9 +63,9 @@ class EngineModel:
     def _load_pretrained_model(
         model: PreTrainedModel, state_dict: dict | None, checkpoint_files: list[str] | None, load_config: Any
     ) -> tuple[LoadStateDictInfo, Any]:
-        if state_dict is not None or not checkpoint.loads_natively(model, checkpoint_files, load_config):
+        if state_dict is not None or not loading.loads_natively(model, checkpoint_files, load_config):
             return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config)
-        to_tie = checkpoint.load(model, checkpoint_files, load_config)
+        to_tie = loading.load(model, checkpoint_files, load_config)
         info = LoadStateDictInfo(
             missing_keys=to_tie,
             unexpected_keys=set(),
@@ -82,10 +82,10 @@ class EngineModel:
         target = Path(save_directory)
         if not is_main_process or target.is_file() or kwargs.get("distributed_checkpoint"):
             hugging_face(save_directory, is_main_process=is_main_process, **kwargs)
-        elif checkpoint.saves_natively(self, kwargs):
+        elif saving.saves_natively(self, kwargs):
             names, tensors = zip(*self.named_parameters(), strict=True)
-            limit = checkpoint.bytes_of(kwargs.pop("max_shard_size", "50GB"))
-            checkpoint.save(
+            limit = saving.bytes_of(kwargs.pop("max_shard_size", "50GB"))
+            saving.save(
                 target,
                 lambda folder: hugging_face(folder, state_dict={}, **kwargs),
                 lambda folder: library.save_checkpoint(
@@ -95,7 +95,7 @@ class EngineModel:
         else:
             if kwargs.get("push_to_hub"):
                 kwargs.setdefault("repo_id", target.name)
-            checkpoint.save(target, lambda folder: hugging_face(folder, **kwargs))
+            saving.save(target, lambda folder: hugging_face(folder, **kwargs))
 
 
 def _attach(model: PreTrainedModel) -> None:
@@ -173,8 +173,13 @@ def _with_coefficient(config_json: str, coefficient: float) -> str:
 
 
 def kept_positions(hidden: torch.Tensor, keep: int | torch.Tensor) -> torch.Tensor:
-    """The positions of hidden [B, S, H] that logits_to_keep asks for: the last n, or 0 for all; or an index."""
-    return hidden[:, slice(-keep, None) if isinstance(keep, int) else keep, :]
+    """The positions of hidden [B, S, H] that logits_to_keep asks for: the last n, all for 0, an index for every
+    row, or per row a 2-D index or a mask."""
+    if isinstance(keep, int):
+        return hidden[:, slice(-keep, None)]
+    if keep.dim() == 2 and keep.dtype != torch.bool:
+        return hidden.take_along_dim(keep.unsqueeze(-1), dim=1)
+    return hidden[keep] if keep.dim() == 2 else hidden[:, keep]
 
 
 class _Logits:

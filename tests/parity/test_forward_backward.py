@@ -172,7 +172,9 @@ def test_gradient_checkpointing_keeps_layer_inputs_alone_and_changes_no_result(f
     kept = {}
     for policy in ("on", "off"):
         sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, sizes=sizes: sizes.append(x.nbytes) or x, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, sizes=sizes: sizes.append(x.nbytes) or x, lambda x: x
+        ):
             loss = ours(**batch).loss
         assert_on_engine(ours)
         kept[policy] = sum(sizes)
@@ -191,7 +193,10 @@ def test_num_items_in_batch_divides_the_summed_loss(family, count):
     assert_on_engine(ours)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 4, 99, torch.tensor([0, 5, 2]), torch.tensor([[1], [3]])])
+KEEPS = [0, 1, 4, 99, torch.tensor([0, 5, 2]), torch.tensor([[1], [3]]), torch.arange(14).view(2, 7) % 3 == 0]
+
+
+@pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_to_keep(family, keep):
     plain, ours = make_pair(family)

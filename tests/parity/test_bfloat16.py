@@ -1,0 +1,54 @@
+"""bf16: no further from the fp32 truth than Transformers' own bf16 is."""
+
+import functools
+
+import pytest
+import torch
+from oracle import FAMILIES, assert_on_engine, make_pair, norm, padded, run
+
+SEEDS = range(8)
+SLACK = 1.05  # on the mean over the seeds; the two round at different places, so a draw goes either way
+
+
+@functools.cache
+def errors(family: str, seed: int) -> dict[str, tuple[float, float]]:
+    """What was measured -> (ours, Transformers'), relative to the truth."""
+    plain, ours = make_pair(
+        family, seed, torch.bfloat16, attention="sdpa", hidden_size=64, num_hidden_layers=3
+    )
+    truth, _ = make_pair(family, seed, hidden_size=64, num_hidden_layers=3)
+    truth.load_state_dict(plain.state_dict())  # fp32 arithmetic on the weights as bf16 has them
+    batch = padded("right", lengths=(31, 17, 24), seed=seed)
+    real = batch["attention_mask"].bool()
+    exact, theirs, found = (run(model, use_cache=False, **batch) for model in (truth, plain, ours))
+    assert_on_engine(ours)
+
+    def gradients(result):
+        return torch.cat([grad.float().flatten() for grad in result.grads.values()])
+
+    views = {
+        "logits": lambda result: result.output.logits[real].float(),
+        "loss": lambda result: result.output.loss,
+        "gradients": gradients,
+    }
+    return {
+        name: tuple(norm(view(x) - view(exact)) / norm(view(exact)) for x in (found, theirs))
+        for name, view in views.items()
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_distance_to_the_truth_is_that_of_transformers_or_less(family):
+    measured = [errors(family, seed) for seed in SEEDS]
+    for name in ("logits", "gradients"):
+        ours, theirs = (sum(m[name][i] for m in measured) / len(measured) for i in (0, 1))
+        assert 1e-4 < theirs, "the reference shows no rounding: the test measures nothing"
+        assert ours <= SLACK * theirs, f"{name}: {ours:.3e} against {theirs:.3e}"
+
+
+def test_losses_of_all_families_together_are_as_close_as_those_of_transformers():
+    """One number per run is too few to judge a family by."""
+    measured = [errors(family, seed)["loss"] for family in FAMILIES for seed in SEEDS]
+    ours, theirs = (sum(m[i] ** 2 for m in measured) ** 0.5 for i in (0, 1))
+    assert 1e-4 < theirs
+    assert ours <= SLACK * theirs, f"{ours:.3e} against {theirs:.3e}"
