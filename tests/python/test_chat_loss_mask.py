@@ -5,7 +5,7 @@ from automoe.data.encode import Encoder
 from automoe.data.formats import Chat
 from automoe.data.messages import RowError
 from automoe.data.template import ChatTemplate, TemplateError
-from conftest import make_tokenizer
+from tiny_tokenizers import make_tokenizer
 
 END = {
     "chatml": "<|im_end|>",

@@ -10,9 +10,9 @@ import torch
 import transformers
 from automoe import doctor, library
 from automoe.cli import app
-from conftest import make_tokenizer
 from test_data_formats import write_jsonl
 from test_finetune import ROWS, save_model
+from tiny_tokenizers import make_tokenizer
 from typer.testing import CliRunner
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from automoe.data import PrepareConfig, PreparedFolder, PreparedWriter, prepare
 from automoe.data.prepare import fingerprint, is_held_out
-from conftest import make_tokenizer
 from test_data_formats import prepared, write_jsonl
+from tiny_tokenizers import make_tokenizer
 
 
 def text_of(tokenizer, tokens):

@@ -13,8 +13,8 @@ from automoe.finetune.banner import balance_line
 from automoe.finetune.config import FinetuneConfig
 from automoe.finetune.saving import add_end_tokens
 from automoe.model_info import model_info
-from conftest import make_tokenizer
 from test_data_formats import write_jsonl
+from tiny_tokenizers import make_tokenizer
 from typer.testing import CliRunner
 
 ROWS = [{"prompt": f"What is {n}?", "completion": f"It is {n}, of course."} for n in range(30)]
