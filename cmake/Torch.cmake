@@ -21,6 +21,8 @@ target_link_options(automoe_torch INTERFACE -Wl,--allow-shlib-undefined)
 if(AUTOMOE_WITH_CUDA)
   target_compile_definitions(automoe_torch INTERFACE AUTOMOE_WITH_CUDA)
   target_include_directories(automoe_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+  # No symbol of libtorch_cuda is used by name: it registers the CUDA backend when it is loaded.
   target_link_libraries(automoe_torch INTERFACE
-    ${AUTOMOE_TORCH_LIB_DIR}/libtorch_cuda.so ${AUTOMOE_TORCH_LIB_DIR}/libc10_cuda.so CUDA::cudart)
+    "-Wl,--no-as-needed" ${AUTOMOE_TORCH_LIB_DIR}/libtorch_cuda.so "-Wl,--as-needed"
+    ${AUTOMOE_TORCH_LIB_DIR}/libc10_cuda.so CUDA::cudart)
 endif()

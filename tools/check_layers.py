@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails if a folder of src/ includes one that it may not (docs/architecture.md), or CUDA code includes Torch."""
+"""Fails if a folder of src/ includes one that it may not, or CUDA code includes Torch."""
 
 import re
 import sys

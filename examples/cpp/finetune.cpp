@@ -1,6 +1,7 @@
 // Fine-tunes a Hugging Face folder on prepared data without Python:
 //   finetune MODEL_FOLDER PREPARED_DATA OUTPUT_FOLDER [STEPS]
-// PREPARED_DATA is what `automoe data prepare` writes. OUTPUT_FOLDER/model is again a Hugging Face folder.
+// PREPARED_DATA is what `automoe data prepare` writes. OUTPUT_FOLDER/model is again a Hugging Face
+// folder.
 #include <automoe/automoe.h>
 
 #include <cstdio>
@@ -26,8 +27,9 @@ int main(int argc, char** argv) {
 
     automoe::Trainer trainer(model, config);
     const bool complete = trainer.run([&](const automoe::StepMetrics& step) {
-      std::printf("step %ld  loss %.4f  grad norm %.3f  %.0f tokens/s\n", static_cast<long>(step.step), step.loss,
-                  step.grad_norm, static_cast<double>(step.tokens) / step.seconds);
+      std::printf("step %ld  loss %.4f  grad norm %.3f  %.0f tokens/s\n",
+                  static_cast<long>(step.step), step.loss, step.grad_norm,
+                  static_cast<double>(step.tokens) / step.seconds);
     });
     if (!config.eval_data.empty()) std::printf("held-out loss %.4f\n", trainer.evaluate().loss);
     model.save_pretrained(output / "model");

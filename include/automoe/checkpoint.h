@@ -10,8 +10,8 @@
 
 namespace automoe {
 
-/// One row of a family's name table: how a parameter is spelled on disk. Names without a row are the
-/// same on both sides. The disk pattern says the whole layout:
+/// One row of a family's name table: how a parameter is spelled on disk. Names without a row are
+/// the same on both sides. The disk pattern says the whole layout:
 ///   {layer}    any number, the same on both sides
 ///   {expert}   the parameter's dim 0 is cut into one file tensor per expert
 ///   {a,b,...}  what is left of dim 0 is cut into equal parts, in this order
@@ -30,35 +30,37 @@ struct NamedTensor {
 
 /// What load_checkpoint found, for a report to the user.
 struct LoadReport {
-  int64_t tensors = 0;                // file tensors read
-  int64_t bytes = 0;                  // bytes read
+  int64_t tensors = 0;  // file tensors read
+  int64_t bytes = 0;    // bytes read
   double seconds = 0;
-  std::vector<std::string> ignored;   // file tensors that no parameter wants and `ignore` allows
+  std::vector<std::string> ignored;  // file tensors that no parameter wants and `ignore` allows
 };
 
 struct LoadOptions {
-  std::vector<std::string> ignore;    // patterns of file tensors that may stay unused ({layer}, {expert})
-  int threads = 0;                    // 0: one per core, at most 8
+  std::vector<std::string>
+      ignore;       // patterns of file tensors that may stay unused ({layer}, {expert})
+  int threads = 0;  // 0: one per core, at most 8
 };
 
-/// Fills every parameter from the safetensors files of `folder` (model.safetensors, or the shards named
-/// by model.safetensors.index.json), in place: any dtype and device; dtypes are converted. Reads by
-/// slice and in parallel; host memory beyond the parameters stays under 1 GiB.
-/// A parameter is also accepted under its own fused name. Every parameter is filled exactly once and
-/// every file tensor is used or matched by `ignore`.
-/// Throws ValueError naming file and tensor, what was expected and found: missing, unexpected,
-/// wrong-shaped, duplicated or truncated tensors, a corrupt header, an index that lies.
+/// Fills every parameter from the safetensors files of `folder` (model.safetensors, or the shards
+/// named by model.safetensors.index.json), in place: any dtype and device; dtypes are converted.
+/// Reads by slice and in parallel; host memory beyond the parameters stays under 1 GiB. A parameter
+/// is also accepted under its own fused name. Every parameter is filled exactly once and every file
+/// tensor is used or matched by `ignore`. Throws ValueError naming file and tensor, what was
+/// expected and found: missing, unexpected, wrong-shaped, duplicated or truncated tensors, a
+/// corrupt header, an index that lies.
 LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& names,
-                           const std::vector<NamedTensor>& parameters, const LoadOptions& options = {});
+                           const std::vector<NamedTensor>& parameters,
+                           const LoadOptions& options = {});
 
 struct SaveOptions {
   int64_t max_shard_bytes = 50'000'000'000;  // Transformers' default, "50GB"
 };
 
-/// Writes `parameters` as safetensors into `folder` under their disk names, sharded, named and laid out
-/// as Transformers does: model.safetensors, or model-0000i-of-0000n.safetensors and the index. Other
-/// files of `folder` stay, stale shards go. All files are written under temporary names, flushed, and
-/// renamed last: after a crash the folder holds the old weights or the new ones.
+/// Writes `parameters` as safetensors into `folder` under their disk names, sharded, named and laid
+/// out as Transformers does: model.safetensors, or model-0000i-of-0000n.safetensors and the index.
+/// Other files of `folder` stay, stale shards go. All files are written under temporary names,
+/// flushed, and renamed last: after a crash the folder holds the old weights or the new ones.
 /// Throws RuntimeError naming the bytes needed and free if the disk is too small, before writing.
 void save_checkpoint(const std::filesystem::path& folder, const NameMap& names,
                      const std::vector<NamedTensor>& parameters, const SaveOptions& options = {});

@@ -30,10 +30,10 @@ std::string text(const Parts&... parts) {
 
 }  // namespace automoe
 
-#define AUTOMOE_CHECK_VALUE(condition, ...)                       \
-  do {                                                            \
-    if (!(condition)) [[unlikely]]                                \
-      throw ::automoe::ValueError(::automoe::text(__VA_ARGS__));  \
+#define AUTOMOE_CHECK_VALUE(condition, ...)                      \
+  do {                                                           \
+    if (!(condition)) [[unlikely]]                               \
+      throw ::automoe::ValueError(::automoe::text(__VA_ARGS__)); \
   } while (false)
 
 #define AUTOMOE_CHECK(condition, ...)                              \

@@ -1,4 +1,5 @@
-// Causal language models: what a batch is, what a forward pass returns, and a model with its weights.
+// Causal language models: what a batch is, what a forward pass returns, and a model with its
+// weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +14,8 @@
 
 namespace automoe {
 
-/// What is kept for the backward pass. kNorms computes norms, RoPE and activations again; kLayer keeps
-/// only each layer's input.
+/// What is kept for the backward pass. kNorms computes norms, RoPE and activations again; kLayer
+/// keeps only each layer's input.
 enum class Recompute { kNone, kNorms, kLayer };
 
 /// "none", "norms" or "layer". Throws ValueError for anything else.
@@ -22,49 +23,50 @@ Recompute recompute_from(const std::string& name);
 
 /// A batch as Transformers defines it. All tensors on the parameters' device.
 struct Batch {
-  at::Tensor input_ids;                     // [B, S] int64
-  std::optional<at::Tensor> attention_mask; // [B, S], 1 = real token
-  std::optional<at::Tensor> position_ids;   // [B, S] or [1, S] int64; without attention_mask a new
-                                            // document begins wherever they do not go up by one
-  std::optional<at::Tensor> labels;         // [B, S] int64, -100 = no loss; shifted left by one inside
+  at::Tensor input_ids;                      // [B, S] int64
+  std::optional<at::Tensor> attention_mask;  // [B, S], 1 = real token
+  std::optional<at::Tensor> position_ids;    // [B, S] or [1, S] int64; without attention_mask a new
+                                             // document begins wherever they do not go up by one
+  std::optional<at::Tensor> labels;  // [B, S] int64, -100 = no loss; shifted left by one inside
   std::optional<at::Tensor> num_items_in_batch;  // scalar: divides the summed loss; else the mean
-  std::vector<int64_t> document_ends;       // optional, with B = 1: ascending ends of the packed
-                                            // documents, last one S; spares looking at position_ids
+  std::vector<int64_t> document_ends;  // optional, with B = 1: ascending ends of the packed
+                                       // documents, last one S; spares looking at position_ids
 };
 
 struct ForwardOptions {
   Recompute recompute = Recompute::kNorms;
-  bool logits = true;                // compute `logits`
-  at::Tensor logits_to_keep;         // undefined: all positions; scalar n: the last n (0: all); 1-D: these
-  bool router_logits = false;        // return router logits and, with labels, add the aux loss
-  bool routing_counts = false;       // return tokens per expert
+  bool logits = true;         // compute `logits`
+  at::Tensor logits_to_keep;  // undefined: all positions; scalar n: the last n (0: all); 1-D: these
+  bool router_logits = false;   // return router logits and, with labels, add the aux loss
+  bool routing_counts = false;  // return tokens per expert
 };
 
 struct ModelOutput {
-  at::Tensor loss;                        // scalar fp32, defined iff labels were given
-  at::Tensor aux_loss;                    // scalar fp32, iff router_logits and the model has experts
-  at::Tensor hidden;                      // [B, S, H] after the final norm; zeros at padding
-  at::Tensor logits;                      // [B, S', V], iff asked for
+  at::Tensor loss;      // scalar fp32, defined iff labels were given
+  at::Tensor aux_loss;  // scalar fp32, iff router_logits and the model has experts
+  at::Tensor hidden;    // [B, S, H] after the final norm; zeros at padding
+  at::Tensor logits;    // [B, S', V], iff asked for
   std::vector<at::Tensor> router_logits;  // per MoE layer [B*S, E]; zeros at padding
   at::Tensor routing_counts;              // [MoE layers, E] int64, iff asked for
 };
 
 struct ParameterSpec {
-  std::string name;            // Transformers' v5 name
+  std::string name;  // Transformers' v5 name
   std::vector<int64_t> shape;
-  bool is_norm = false;        // starts at 1 and takes no weight decay, like every 1-D parameter
+  bool is_norm = false;  // starts at 1 and takes no weight decay, like every 1-D parameter
 };
 
 namespace models {
 class Model;
 }
 
-/// A causal language model and its parameters. Parameters are leaves that require gradients; a forward
-/// pass is differentiable with ordinary autograd. Cheap to move, not copyable.
+/// A causal language model and its parameters. Parameters are leaves that require gradients; a
+/// forward pass is differentiable with ordinary autograd. Cheap to move, not copyable.
 class CausalLM {
  public:
-  /// Loads config.json and safetensors of a local Hugging Face folder. `dtype`: undefined optional keeps
-  /// the config's. Throws ValueError for an unknown architecture or a checkpoint that does not fit.
+  /// Loads config.json and safetensors of a local Hugging Face folder. `dtype`: undefined optional
+  /// keeps the config's. Throws ValueError for an unknown architecture or a checkpoint that does
+  /// not fit.
   static CausalLM from_pretrained(const std::filesystem::path& folder,
                                   std::optional<at::ScalarType> dtype = std::nullopt,
                                   at::Device device = at::kCPU);
@@ -83,11 +85,11 @@ class CausalLM {
   const std::vector<ParameterSpec>& specs() const;
   const NameMap& name_map() const;
   bool has_experts() const;
-  bool aux_loss_in_config() const;       // config.output_router_logits
+  bool aux_loss_in_config() const;  // config.output_router_logits
   const std::string& config_json() const { return config_json_; }
 
-  /// Writes config.json and the weights; copies tokenizer, chat template and generation settings from
-  /// the folder the model came from, if any. The folder can be served on its own.
+  /// Writes config.json and the weights; copies tokenizer, chat template and generation settings
+  /// from the folder the model came from, if any. The folder can be served on its own.
   void save_pretrained(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
 
  private:

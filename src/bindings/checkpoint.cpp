@@ -1,5 +1,5 @@
-// torch.ops.automoe.load_checkpoint and save_checkpoint: safetensors of a Hugging Face folder to and from
-// the parameters that Python owns.
+// torch.ops.automoe.load_checkpoint and save_checkpoint: safetensors of a Hugging Face folder to
+// and from the parameters that Python owns.
 #include <torch/library.h>
 
 #include "models/model.h"
@@ -7,7 +7,8 @@
 namespace automoe::bindings {
 namespace {
 
-std::vector<NamedTensor> named(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
+std::vector<NamedTensor> named(const std::vector<std::string>& names,
+                               const std::vector<at::Tensor>& tensors) {
   AUTOMOE_CHECK_VALUE(names.size() == tensors.size(), "[checkpoint] ", names.size(), " names for ",
                       tensors.size(), " tensors");
   std::vector<NamedTensor> out;
@@ -16,22 +17,28 @@ std::vector<NamedTensor> named(const std::vector<std::string>& names, const std:
 }
 
 // Returns a JSON report: tensors, bytes, seconds, ignored.
-std::string load(const std::string& folder, const std::string& config_json, const std::vector<std::string>& names,
-                 const std::vector<at::Tensor>& tensors) {
+std::string load(const std::string& folder, const std::string& config_json,
+                 const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
   const Json config = parse_json(config_json, "the model's config");
   const models::Family& family = models::family_of(config);
   const at::NoGradGuard no_grad;
-  const LoadReport report = load_checkpoint(
-      folder, family.names, named(names, tensors), {.ignore = models::ignored_on_disk(family, *family.create(config))});
-  return Json{{"tensors", report.tensors}, {"bytes", report.bytes}, {"seconds", report.seconds},
-              {"ignored", report.ignored}}.dump();
+  const LoadReport report =
+      load_checkpoint(folder, family.names, named(names, tensors),
+                      {.ignore = models::ignored_on_disk(family, *family.create(config))});
+  return Json{{"tensors", report.tensors},
+              {"bytes", report.bytes},
+              {"seconds", report.seconds},
+              {"ignored", report.ignored}}
+      .dump();
 }
 
-void save(const std::string& folder, const std::string& config_json, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, int64_t max_shard_bytes) {
+void save(const std::string& folder, const std::string& config_json,
+          const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
+          int64_t max_shard_bytes) {
   const models::Family& family = models::family_of(parse_json(config_json, "the model's config"));
   const at::NoGradGuard no_grad;
-  save_checkpoint(folder, family.names, named(names, tensors), {.max_shard_bytes = max_shard_bytes});
+  save_checkpoint(folder, family.names, named(names, tensors),
+                  {.max_shard_bytes = max_shard_bytes});
 }
 
 TORCH_LIBRARY_FRAGMENT(automoe, m) {

@@ -1,7 +1,7 @@
 // torch.classes.automoe.Model: a family's forward pass over parameters that Python owns.
-#include <torch/custom_class.h>
-
 #include "models/model.h"
+
+#include <torch/custom_class.h>
 
 namespace automoe::bindings {
 namespace {
@@ -32,7 +32,8 @@ TensorDict dict_from(const ModelOutput& out) {
   add("hidden", out.hidden);
   add("logits", out.logits);
   add("routing_counts", out.routing_counts);
-  for (size_t i = 0; i < out.router_logits.size(); ++i) add(text("router_logits.", i), out.router_logits[i]);
+  for (size_t i = 0; i < out.router_logits.size(); ++i)
+    add(text("router_logits.", i), out.router_logits[i]);
   return dict;
 }
 
@@ -49,19 +50,22 @@ class Model : public torch::CustomClassHolder {
     return names;
   }
 
-  // Keys of `tensors`: input_ids, and optionally attention_mask, position_ids, labels, num_items_in_batch,
-  // logits_to_keep. Of `flags`: logits, router_logits, routing_counts.
+  // Keys of `tensors`: input_ids, and optionally attention_mask, position_ids, labels,
+  // num_items_in_batch, logits_to_keep. Of `flags`: logits, router_logits, routing_counts.
   TensorDict forward(std::vector<at::Tensor> parameters, const TensorDict& tensors,
-                     const c10::Dict<std::string, bool>& flags, const std::string& recompute) const {
+                     const c10::Dict<std::string, bool>& flags,
+                     const std::string& recompute) const {
     const auto flag = [&](const char* name) { return flags.contains(name) && flags.at(name); };
-    const ForwardOptions options{.recompute = recompute_from(recompute),
-                                 .logits = flag("logits"),
-                                 .logits_to_keep = find(tensors, "logits_to_keep").value_or(at::Tensor()),
-                                 .router_logits = flag("router_logits"),
-                                 .routing_counts = flag("routing_counts")};
+    const ForwardOptions options{
+        .recompute = recompute_from(recompute),
+        .logits = flag("logits"),
+        .logits_to_keep = find(tensors, "logits_to_keep").value_or(at::Tensor()),
+        .router_logits = flag("router_logits"),
+        .routing_counts = flag("routing_counts")};
     AUTOMOE_CHECK_VALUE(parameters.size() == model_->specs().size(), "[forward] expected ",
                         model_->specs().size(), " parameters, got ", parameters.size());
-    return dict_from(model_->forward(blocks::Params(std::move(parameters)), batch_from(tensors), options));
+    return dict_from(
+        model_->forward(blocks::Params(std::move(parameters)), batch_from(tensors), options));
   }
 
  private:
@@ -74,7 +78,9 @@ TORCH_LIBRARY_FRAGMENT(automoe, m) {
       .def("parameter_names", &Model::parameter_names)
       .def("forward", &Model::forward);
   m.def("native_architectures", []() { return models::families().names(); });
-  m.def("tiny_config", [](const std::string& architecture) { return models::families().at(architecture).tiny_config.dump(); });
+  m.def("tiny_config", [](const std::string& architecture) {
+    return models::families().at(architecture).tiny_config.dump();
+  });
 }
 
 }  // namespace

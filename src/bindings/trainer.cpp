@@ -1,8 +1,9 @@
 // torch.classes.automoe.Trainer: the training engine, a step per call.
+#include "automoe/trainer.h"
+
 #include <torch/custom_class.h>
 
 #include "automoe/error.h"
-#include "automoe/trainer.h"
 
 namespace automoe::bindings {
 namespace {

@@ -4,9 +4,7 @@
 #include <optional>
 
 #include "automoe/error.h"
-
 #include "blocks/linear.h"
-
 #include "blocks/rms_norm.h"
 
 namespace automoe::blocks {
@@ -16,12 +14,13 @@ class Attention {
   struct Options {
     int64_t hidden, heads, kv_heads, head_dim;
     bool qkv_bias = false, output_bias = false;
-    bool qk_norm = false;       // RMSNorm over D before RoPE, as in Qwen3
-    double eps = 1e-6;          // of the QK-norm
-    int64_t window = 0;         // 0: none; else a query sees itself and window - 1 keys before it
+    bool qk_norm = false;  // RMSNorm over D before RoPE, as in Qwen3
+    double eps = 1e-6;     // of the QK-norm
+    int64_t window = 0;    // 0: none; else a query sees itself and window - 1 keys before it
   };
   Attention(ParamScope scope, const Options& options);
-  Tensor forward(const Context& context, const RmsNorm& norm, const Tensor& x) const;  // [T, H] -> [T, H]
+  Tensor forward(const Context& context, const RmsNorm& norm,
+                 const Tensor& x) const;  // [T, H] -> [T, H]
 
  private:
   Options options_;

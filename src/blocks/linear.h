@@ -9,7 +9,8 @@ namespace automoe::blocks {
 class Linear {
  public:
   Linear(ParamScope scope, int64_t in, int64_t out, bool bias)
-      : weight_(scope.declare("weight", {out, in})), bias_(bias ? scope.declare("bias", {out}) : -1) {}
+      : weight_(scope.declare("weight", {out, in})),
+        bias_(bias ? scope.declare("bias", {out}) : -1) {}
   LinearWeights weights(const Params& params) const {
     return {params[weight_], bias_ < 0 ? Tensor() : params[bias_]};
   }

@@ -11,9 +11,12 @@ GatedMlp::GatedMlp(ParamScope scope, const Options& options)
 
 MlpOutput GatedMlp::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
   const Params& params = context.params;
-  const Tensors gate_up = norm.then_linear(context, x, {gate_proj_.weights(params), up_proj_.weights(params)});
+  const Tensors gate_up =
+      norm.then_linear(context, x, {gate_proj_.weights(params), up_proj_.weights(params)});
   const auto activation = [](const Tensors& in) { return kernels::silu_mul(in[0], in[1]); };
-  return {linear_after(activation, gate_up, {down_proj_.weights(params)}, context.recompute)[0], {}, {}};
+  return {linear_after(activation, gate_up, {down_proj_.weights(params)}, context.recompute)[0],
+          {},
+          {}};
 }
 
 }  // namespace automoe::blocks

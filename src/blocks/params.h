@@ -1,4 +1,5 @@
-// Parameters: declared once with name and shape, owned by nobody here; each call brings the tensors.
+// Parameters: declared once with name and shape, owned by nobody here; each call brings the
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +37,8 @@ class Params {
   explicit Params(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
 
   const Tensor& operator[](ParamId id) const { return tensors_[id]; }
-  /// The tensors of [begin, end), and a copy of the list with these replaced: for checkpointing a part.
+  /// The tensors of [begin, end), and a copy of the list with these replaced: for checkpointing a
+  /// part.
   std::vector<Tensor> slice(ParamId begin, ParamId end) const;
   Params with(ParamId begin, const Tensor* first, int64_t count) const;
 

@@ -13,13 +13,15 @@ Tensors detached(const Tensors& inputs) {
   Tensors leaves;
   for (const Tensor& input : inputs) {
     leaves.push_back(input.defined() ? input.detach() : input);
-    if (input.defined() && input.is_floating_point()) leaves.back().requires_grad_(input.requires_grad());
+    if (input.defined() && input.is_floating_point())
+      leaves.back().requires_grad_(input.requires_grad());
   }
   return leaves;
 }
 
 // Gradients of `outputs` for those of `leaves` that require one; undefined for the others.
-variable_list gradients(const Tensors& outputs, const variable_list& upstream, const Tensors& leaves) {
+variable_list gradients(const Tensors& outputs, const variable_list& upstream,
+                        const Tensors& leaves) {
   variable_list roots, seeds, wanted;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!upstream[i].defined() || !outputs[i].requires_grad()) continue;
@@ -91,7 +93,8 @@ std::vector<LinearWeights> layers_of(at::TensorList flat) {
 }
 
 Tensor linear(const Tensor& x, const LinearWeights& layer) {
-  return at::linear(x, layer.weight, layer.bias.defined() ? std::optional<Tensor>(layer.bias) : std::nullopt);
+  return at::linear(x, layer.weight,
+                    layer.bias.defined() ? std::optional<Tensor>(layer.bias) : std::nullopt);
 }
 
 struct LinearAfter : torch::autograd::Function<LinearAfter> {
@@ -118,7 +121,8 @@ struct LinearAfter : torch::autograd::Function<LinearAfter> {
       x = body_of<Tensor>(ctx)(leaves);
     }
     const Tensor rows = x.detach();
-    const std::vector<LinearWeights> layers = layers_of({saved.data() + num_inputs, saved.size() - num_inputs});
+    const std::vector<LinearWeights> layers =
+        layers_of({saved.data() + num_inputs, saved.size() - num_inputs});
     variable_list weight_grads;
     Tensor dx;
     for (size_t i = 0; i < upstream.size(); ++i) {
@@ -141,8 +145,8 @@ Tensors linear_after(std::function<Tensor(const Tensors&)> f, const Tensors& inp
                      const std::vector<LinearWeights>& weights, Recompute recompute) {
   if (recompute == Recompute::kNorms && at::GradMode::is_enabled()) {
     const Tensors flat = flattened(weights);
-    return LinearAfter::apply(c10::make_intrusive<Holder<Tensor>>(std::move(f)), at::TensorList(inputs),
-                              at::TensorList(flat));
+    return LinearAfter::apply(c10::make_intrusive<Holder<Tensor>>(std::move(f)),
+                              at::TensorList(inputs), at::TensorList(flat));
   }
   const Tensor x = f(inputs);
   Tensors outputs;
@@ -152,7 +156,8 @@ Tensors linear_after(std::function<Tensor(const Tensors&)> f, const Tensors& inp
 
 Tensors checkpoint(std::function<Tensors(const Tensors&)> f, const Tensors& inputs) {
   if (!at::GradMode::is_enabled()) return f(inputs);
-  return Checkpoint::apply(c10::make_intrusive<Holder<Tensors>>(std::move(f)), at::TensorList(inputs));
+  return Checkpoint::apply(c10::make_intrusive<Holder<Tensors>>(std::move(f)),
+                           at::TensorList(inputs));
 }
 
 }  // namespace automoe::blocks

@@ -14,9 +14,10 @@ Tensor square_mean(const Tensors& in) { return in[0] * in[0] + in[1]; }
 
 TEST(LinearAfter, EveryPolicyGivesTheValueAndGradientsOfPlainAutograd) {
   for (const at::Device device : kernels::test_devices()) {
-    const std::vector<Tensor> inputs{random_tensor({7, 5}, device, 1), random_tensor({5}, device, 2),
-                                     random_tensor({3, 5}, device, 3), random_tensor({3}, device, 4),
-                                     random_tensor({2, 5}, device, 5)};
+    const std::vector<Tensor> inputs{
+        random_tensor({7, 5}, device, 1), random_tensor({5}, device, 2),
+        random_tensor({3, 5}, device, 3), random_tensor({3}, device, 4),
+        random_tensor({2, 5}, device, 5)};
     const auto plain = [](const std::vector<Tensor>& in) {
       const Tensor x = square_mean({in[0], in[1]});
       return at::cat({at::linear(x, in[2], in[3]), at::linear(x, in[4])}, 1);
@@ -24,7 +25,9 @@ TEST(LinearAfter, EveryPolicyGivesTheValueAndGradientsOfPlainAutograd) {
     for (const Recompute policy : {Recompute::kNone, Recompute::kNorms, Recompute::kLayer})
       expect_same_value_and_grads(
           [&](const std::vector<Tensor>& in) {
-            return at::cat(linear_after(square_mean, {in[0], in[1]}, {{in[2], in[3]}, {in[4], {}}}, policy), 1);
+            return at::cat(
+                linear_after(square_mean, {in[0], in[1]}, {{in[2], in[3]}, {in[4], {}}}, policy),
+                1);
           },
           plain, inputs);
   }
@@ -44,7 +47,8 @@ TEST(LinearAfter, RunsTheCheapFunctionAgainInsteadOfKeepingItsResult) {
 
 TEST(LinearAfter, FrozenPartsGetNoGradient) {
   const Tensor x = random_tensor({4, 3}, at::kCPU, 1);
-  const Tensor w = random_tensor({2, 3}, at::kCPU, 2).requires_grad_(true), frozen = random_tensor({2, 3}, at::kCPU, 3);
+  const Tensor w = random_tensor({2, 3}, at::kCPU, 2).requires_grad_(true),
+               frozen = random_tensor({2, 3}, at::kCPU, 3);
   const auto same = [](const Tensors& in) { return in[0].sin(); };
   const Tensors y = linear_after(same, {x}, {{w, {}}, {frozen, {}}}, Recompute::kNorms);
   (y[0].sum() + y[1].sum()).backward();
@@ -53,10 +57,16 @@ TEST(LinearAfter, FrozenPartsGetNoGradient) {
 }
 
 TEST(Checkpoint, GivesTheGradientsOfPlainAutogradWhenAnOutputIsUnused) {
-  const auto body = [](const Tensors& in) -> Tensors { return {at::mm(in[0], in[1]).tanh(), in[0].exp()}; };
+  const auto body = [](const Tensors& in) -> Tensors {
+    return {at::mm(in[0], in[1]).tanh(), in[0].exp()};
+  };
   expect_same_value_and_grads(
-      [&](const std::vector<Tensor>& in) { return checkpoint(body, {in[0], in[1]})[0]; },
-      [&](const std::vector<Tensor>& in) { return body({in[0], in[1]})[0] + 0 * in[0].sum(); },
+      [&](const std::vector<Tensor>& in) {
+        return checkpoint(body, {in[0], in[1]})[0];
+      },
+      [&](const std::vector<Tensor>& in) {
+        return body({in[0], in[1]})[0] + 0 * in[0].sum();
+      },
       {random_tensor({4, 3}, at::kCPU, 1), random_tensor({3, 3}, at::kCPU, 2)});
 }
 

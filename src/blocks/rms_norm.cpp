@@ -13,7 +13,9 @@ Tensor RmsNorm::forward(const Params& params, const Tensor& x) const {
 
 Tensors RmsNorm::then_linear(const Context& context, const Tensor& x,
                              const std::vector<LinearWeights>& weights) const {
-  const auto norm = [eps = eps_](const Tensors& in) { return kernels::rms_norm(in[0], in[1], eps); };
+  const auto norm = [eps = eps_](const Tensors& in) {
+    return kernels::rms_norm(in[0], in[1], eps);
+  };
   return linear_after(norm, {x, context.params[weight_]}, weights, context.recompute);
 }
 

@@ -13,7 +13,8 @@ struct Frequencies {
 
 // theta^(-2i/d), computed as Transformers does: powers in fp32.
 Tensor powers(double theta, int64_t width, int64_t count) {
-  const Tensor exponents = at::arange(0, 2 * count, 2, at::kLong).to(at::kFloat) / static_cast<double>(width);
+  const Tensor exponents =
+      at::arange(0, 2 * count, 2, at::kLong).to(at::kFloat) / static_cast<double>(width);
   return at::pow(theta, exponents);
 }
 
@@ -26,9 +27,11 @@ Frequencies yarn(const Json& rope, double theta, int64_t width, int64_t max_posi
   const double original = require<double>(rope, "original_max_position_embeddings");
   const double factor = value_or<double>(rope, "factor", max_positions / original);
   const auto scale = [](double s, double m) { return s <= 1 ? 1.0 : 0.1 * m * std::log(s) + 1.0; };
-  const double mscale = value_or<double>(rope, "mscale", 0), all_dim = value_or<double>(rope, "mscale_all_dim", 0);
-  const double inferred =
-      mscale != 0 && all_dim != 0 ? scale(factor, mscale) / scale(factor, all_dim) : scale(factor, 1);
+  const double mscale = value_or<double>(rope, "mscale", 0),
+               all_dim = value_or<double>(rope, "mscale_all_dim", 0);
+  const double inferred = mscale != 0 && all_dim != 0
+                              ? scale(factor, mscale) / scale(factor, all_dim)
+                              : scale(factor, 1);
   const auto correction = [&](double rotations) {
     return width * std::log(original / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
   };
@@ -36,7 +39,8 @@ Frequencies yarn(const Json& rope, double theta, int64_t width, int64_t max_posi
     const double given = value_or<double>(rope, key, 0);
     return given == 0 ? fallback : given;
   };
-  double low = correction(or_default("beta_fast", 32)), high = correction(or_default("beta_slow", 1));
+  double low = correction(or_default("beta_fast", 32)),
+         high = correction(or_default("beta_slow", 1));
   if (value_or<bool>(rope, "truncate", true)) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(width - 1));
@@ -49,7 +53,8 @@ Frequencies yarn(const Json& rope, double theta, int64_t width, int64_t max_posi
 
 // Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, smooth in between.
 Frequencies llama3(const Json& rope, double theta, int64_t width) {
-  const double factor = require<double>(rope, "factor"), low = require<double>(rope, "low_freq_factor");
+  const double factor = require<double>(rope, "factor"),
+               low = require<double>(rope, "low_freq_factor");
   const double high = require<double>(rope, "high_freq_factor");
   const double original = require<double>(rope, "original_max_position_embeddings");
   const Tensor inverse = at::reciprocal(powers(theta, width, width / 2));
@@ -61,14 +66,17 @@ Frequencies llama3(const Json& rope, double theta, int64_t width) {
   return {at::where(is_long.logical_or(is_short), stretched, between), 1};
 }
 
-// Ding et al. 2024 (arXiv 2402.13753): one list of factors up to the original length, another beyond.
-Frequencies longrope(const Json& rope, double theta, int64_t width, int64_t max_positions, int64_t length) {
+// Ding et al. 2024 (arXiv 2402.13753): one list of factors up to the original length, another
+// beyond.
+Frequencies longrope(const Json& rope, double theta, int64_t width, int64_t max_positions,
+                     int64_t length) {
   const double original = require<double>(rope, "original_max_position_embeddings");
   const double factor = value_or<double>(rope, "factor", max_positions / original);
   const double inferred = factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original));
-  const auto factors = require<std::vector<double>>(rope, length > original ? "long_factor" : "short_factor");
-  AUTOMOE_CHECK_VALUE(static_cast<int64_t>(factors.size()) == width / 2, "[rope] longrope needs ", width / 2,
-                      " factors, got ", factors.size());
+  const auto factors =
+      require<std::vector<double>>(rope, length > original ? "long_factor" : "short_factor");
+  AUTOMOE_CHECK_VALUE(static_cast<int64_t>(factors.size()) == width / 2, "[rope] longrope needs ",
+                      width / 2, " factors, got ", factors.size());
   return {at::reciprocal(at::tensor(factors, at::kFloat) * powers(theta, width, width / 2)),
           value_or<double>(rope, "attention_factor", inferred)};
 }
@@ -90,12 +98,16 @@ Frequencies frequencies(const Json& rope, int64_t head_dim, int64_t max_position
   if (type == "yarn") return yarn(rope, theta, width, max_positions);
   if (type == "llama3") return llama3(rope, theta, width);
   if (type == "longrope") return longrope(rope, theta, width, max_positions, length);
-  if (type == "proportional") {  // the share that rotates, then zeros: the table spans the whole head
+  if (type ==
+      "proportional") {  // the share that rotates, then zeros: the table spans the whole head
     const int64_t angles = width / 2;
     const Tensor rotated = at::reciprocal(powers(theta, head_dim, angles));
-    return {at::cat({rotated, at::zeros({head_dim / 2 - angles})}) / value_or<double>(rope, "factor", 1.0), 1};
+    return {at::cat({rotated, at::zeros({head_dim / 2 - angles})}) /
+                value_or<double>(rope, "factor", 1.0),
+            1};
   }
-  throw ValueError(text("[rope] rope_type '", type, "' is not known; choose one of default, linear, dynamic, "
+  throw ValueError(text("[rope] rope_type '", type,
+                        "' is not known; choose one of default, linear, dynamic, "
                         "yarn, llama3, longrope, proportional"));
 }
 
@@ -114,11 +126,13 @@ RopeTables Rope::tables(const Tensor& positions, at::ScalarType dtype) const {
   Tensor inverse = inverse_frequencies_;
   double factor = attention_factor_;
   if (length_dependent_) {
-    const Frequencies found = frequencies(rope_, head_dim_, max_positions_, positions.max().item<int64_t>() + 1);
+    const Frequencies found =
+        frequencies(rope_, head_dim_, max_positions_, positions.max().item<int64_t>() + 1);
     inverse = found.inverse;
     factor = found.attention_factor;
   }
-  const Tensor angles = positions.to(at::kFloat).unsqueeze(1) * inverse.to(positions.device()).unsqueeze(0);
+  const Tensor angles =
+      positions.to(at::kFloat).unsqueeze(1) * inverse.to(positions.device()).unsqueeze(0);
   return {(angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)};
 }
 
@@ -126,15 +140,18 @@ Json rope_parameters(const Json& config, double default_theta) {
   Json rope = Json::object();
   for (const char* key : {"rope_parameters", "rope_scaling"})
     if (config.contains(key) && config[key].is_object()) rope.update(config[key]);
-  if (!rope.contains("rope_type")) rope["rope_type"] = value_or<std::string>(rope, "type", "default");
+  if (!rope.contains("rope_type"))
+    rope["rope_type"] = value_or<std::string>(rope, "type", "default");
   if (!rope.contains("rope_theta") || rope["rope_theta"].is_null())
     rope["rope_theta"] = value_or<double>(config, "rope_theta", default_theta);
   const auto from_top = [&](const char* key, bool top_wins) {
-    if (config.contains(key) && !config[key].is_null() && (top_wins || !rope.contains(key))) rope[key] = config[key];
+    if (config.contains(key) && !config[key].is_null() && (top_wins || !rope.contains(key)))
+      rope[key] = config[key];
   };
   from_top("partial_rotary_factor", false);
   from_top("original_max_position_embeddings", true);
-  if (!rope.contains("original_max_position_embeddings") && config.contains("max_position_embeddings"))
+  if (!rope.contains("original_max_position_embeddings") &&
+      config.contains("max_position_embeddings"))
     rope["original_max_position_embeddings"] = config["max_position_embeddings"];
   return rope;
 }

@@ -12,8 +12,8 @@ class Rope {
   /// partial_rotary_factor; max_positions the config's max_position_embeddings.
   Rope(const Json& rope, int64_t head_dim, int64_t max_positions);
 
-  /// cos and sin, each times the attention factor, rounded to `dtype`. Looks at the largest position on
-  /// the host for rope_type dynamic and longrope.
+  /// cos and sin, each times the attention factor, rounded to `dtype`. Looks at the largest
+  /// position on the host for rope_type dynamic and longrope.
   RopeTables tables(const Tensor& positions, at::ScalarType dtype) const;
 
  private:

@@ -14,18 +14,20 @@ std::vector<int64_t> to_host(const Tensor& x) {
 void check_shapes(const Batch& batch) {
   const Tensor& ids = batch.input_ids;
   AUTOMOE_CHECK_VALUE(ids.dim() == 2 && ids.scalar_type() == at::kLong,
-                      "[forward] input_ids must be [B, S] int64, got ", ids.sizes(), " ", ids.scalar_type());
+                      "[forward] input_ids must be [B, S] int64, got ", ids.sizes(), " ",
+                      ids.scalar_type());
   const auto same = [&](const std::optional<Tensor>& x, const char* name) {
-    AUTOMOE_CHECK_VALUE(!x || x->sizes() == ids.sizes(), "[forward] ", name, " must have the shape of input_ids ",
-                        ids.sizes(), ", got ", x->sizes());
+    AUTOMOE_CHECK_VALUE(!x || x->sizes() == ids.sizes(), "[forward] ", name,
+                        " must have the shape of input_ids ", ids.sizes(), ", got ", x->sizes());
   };
   same(batch.attention_mask, "attention_mask");
   same(batch.labels, "labels");
   const auto& positions = batch.position_ids;
-  AUTOMOE_CHECK_VALUE(!positions || (positions->dim() == 2 && positions->size(1) == ids.size(1) &&
-                                     (positions->size(0) == ids.size(0) || positions->size(0) == 1)),
-                      "[forward] position_ids must be [B, S] or [1, S] with the B, S of input_ids ", ids.sizes(),
-                      ", got ", positions->sizes());
+  AUTOMOE_CHECK_VALUE(
+      !positions || (positions->dim() == 2 && positions->size(1) == ids.size(1) &&
+                     (positions->size(0) == ids.size(0) || positions->size(0) == 1)),
+      "[forward] position_ids must be [B, S] or [1, S] with the B, S of input_ids ", ids.sizes(),
+      ", got ", positions->sizes());
 }
 
 // Ends of the runs of consecutive positions in each row of [B, S].
@@ -70,7 +72,8 @@ Sequences Sequences::from(const Batch& batch) {
     targets = at::cat({batch.labels->slice(1, 1), none}, 1).to(at::kLong);
   }
   std::vector<int64_t> ends;
-  const bool padded = batch.attention_mask && !batch.attention_mask->to(at::kBool).all().item<bool>();
+  const bool padded =
+      batch.attention_mask && !batch.attention_mask->to(at::kBool).all().item<bool>();
   if (padded) {
     const Tensor mask = batch.attention_mask->to(at::kBool);
     out.token_index = mask.flatten().nonzero().squeeze(1);
@@ -91,8 +94,9 @@ Sequences Sequences::from(const Batch& batch) {
   out.positions = stream(positions);
   if (targets.defined()) out.targets = stream(targets);
   out.documents = kernels::Documents::from_ends(std::move(ends), ids.device());
-  AUTOMOE_CHECK_VALUE(out.documents.tokens() == out.ids.size(0), "[forward] document_ends must end at ",
-                      out.ids.size(0), " tokens, got ", out.documents.tokens());
+  AUTOMOE_CHECK_VALUE(out.documents.tokens() == out.ids.size(0),
+                      "[forward] document_ends must end at ", out.ids.size(0), " tokens, got ",
+                      out.documents.tokens());
   return out;
 }
 

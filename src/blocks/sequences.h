@@ -11,11 +11,11 @@ namespace automoe::blocks {
 using at::Tensor;
 
 struct Sequences {
-  int64_t batch = 0, length = 0;      // B, S of the batch
-  Tensor ids;                         // [T] int64
-  Tensor positions;                   // [T] int64
-  Tensor targets;                     // [T] int64, -100 = no loss; undefined without labels
-  Tensor token_index;                 // [T] where each token stood in B*S; undefined where T = B*S
+  int64_t batch = 0, length = 0;  // B, S of the batch
+  Tensor ids;                     // [T] int64
+  Tensor positions;               // [T] int64
+  Tensor targets;                 // [T] int64, -100 = no loss; undefined without labels
+  Tensor token_index;             // [T] where each token stood in B*S; undefined where T = B*S
   kernels::Documents documents;
 
   /// Follows Transformers: with an attention mask rows are the documents; without one, and with

@@ -6,8 +6,8 @@
 namespace automoe {
 namespace {
 
-// Python's json module writes Infinity and NaN bare; JSON has no such literals. Outside strings they
-// become 1e300, larger than any limit in use, and null.
+// Python's json module writes Infinity and NaN bare; JSON has no such literals. Outside strings
+// they become 1e300, larger than any limit in use, and null.
 std::string without_bare_literals(const std::string& text) {
   std::string out;
   out.reserve(text.size());

@@ -8,7 +8,8 @@ namespace automoe {
 namespace {
 
 TEST(Json, AcceptsTheLiteralsThatPythonWrites) {
-  const Json json = parse_json(R"({"limit": [0.0, Infinity], "x": NaN, "text": "Infinity"})", "test");
+  const Json json =
+      parse_json(R"({"limit": [0.0, Infinity], "x": NaN, "text": "Infinity"})", "test");
   EXPECT_GT(json["limit"][1].get<double>(), 1e200);
   EXPECT_TRUE(json["x"].is_null());
   EXPECT_EQ(json["text"], "Infinity");

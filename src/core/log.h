@@ -10,7 +10,7 @@ void warn_once(const std::string& message);
 
 /// Environment switches of the engine. docs/architecture.md lists them.
 struct Environment {
-  bool strict = false;   // AUTOMOE_STRICT=1: a fallback is an error
+  bool strict = false;  // AUTOMOE_STRICT=1: a fallback is an error
   static const Environment& get();
 };
 

@@ -27,8 +27,8 @@ class Registry {
 
   const T& at(const std::string& name) const {
     const auto found = entries_.find(name);
-    AUTOMOE_CHECK_VALUE(found != entries_.end(), "unknown ", kind_, " '", name, "'; known: ",
-                        join(names()), ".", did_you_mean(name, names()));
+    AUTOMOE_CHECK_VALUE(found != entries_.end(), "unknown ", kind_, " '", name,
+                        "'; known: ", join(names()), ".", did_you_mean(name, names()));
     return found->second;
   }
 

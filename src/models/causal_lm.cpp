@@ -10,15 +10,18 @@ namespace {
 
 using models::Family;
 
-const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {
-    {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}, {"float64", at::kDouble}};
+const std::vector<std::pair<std::string, at::ScalarType>> kDtypes = {{"float32", at::kFloat},
+                                                                     {"bfloat16", at::kBFloat16},
+                                                                     {"float16", at::kHalf},
+                                                                     {"float64", at::kDouble}};
 
 at::ScalarType dtype_in(const Json& config) {
-  const std::string name =
-      value_or<std::string>(config, "dtype", value_or<std::string>(config, "torch_dtype", "float32"));
+  const std::string name = value_or<std::string>(
+      config, "dtype", value_or<std::string>(config, "torch_dtype", "float32"));
   for (const auto& [known, dtype] : kDtypes)
     if (name == known) return dtype;
-  throw ValueError(text("[config] dtype '", name, "' is not known; use float32, bfloat16 or float16"));
+  throw ValueError(
+      text("[config] dtype '", name, "' is not known; use float32, bfloat16 or float16"));
 }
 
 std::string dtype_name(at::ScalarType dtype) {
@@ -27,10 +30,12 @@ std::string dtype_name(at::ScalarType dtype) {
   throw ValueError(text("[config] no Hugging Face name for dtype ", at::toString(dtype)));
 }
 
-std::vector<NamedTensor> allocate(const models::Model& model, at::ScalarType dtype, at::Device device) {
+std::vector<NamedTensor> allocate(const models::Model& model, at::ScalarType dtype,
+                                  at::Device device) {
   std::vector<NamedTensor> parameters;
   for (const ParameterSpec& spec : model.specs())
-    parameters.push_back({spec.name, at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device))});
+    parameters.push_back(
+        {spec.name, at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device))});
   return parameters;
 }
 
@@ -59,7 +64,8 @@ CausalLM CausalLM::from_pretrained(const fs::path& folder, std::optional<at::Sca
   const Family& family = models::family_of(config);
   CausalLM out(family.create(config), config.dump(2), folder);
   out.parameters_ = allocate(*out.model_, dtype.value_or(dtype_in(config)), device);
-  load_checkpoint(folder, family.names, out.parameters_, {.ignore = models::ignored_on_disk(family, *out.model_)});
+  load_checkpoint(folder, family.names, out.parameters_,
+                  {.ignore = models::ignored_on_disk(family, *out.model_)});
   require_gradients(out.parameters_);
   return out;
 }

@@ -15,7 +15,8 @@ using blocks::Sequences;
 // hidden [B, S, H] at the positions that logits_to_keep asks for, as Transformers reads it.
 Tensor keep_positions(const Tensor& hidden, const Tensor& logits_to_keep) {
   if (!logits_to_keep.defined()) return hidden;
-  if (logits_to_keep.dim() > 0) return hidden.index_select(1, logits_to_keep.to(hidden.device(), at::kLong));
+  if (logits_to_keep.dim() > 0)
+    return hidden.index_select(1, logits_to_keep.to(hidden.device(), at::kLong));
   const int64_t last = logits_to_keep.item<int64_t>();
   return last == 0 ? hidden : hidden.slice(1, std::max<int64_t>(0, hidden.size(1) - last));
 }
@@ -33,40 +34,49 @@ DecoderConfig DecoderConfig::read(const Json& json, const Json& defaults) {
   config.intermediate_size = integer("intermediate_size");
   config.num_hidden_layers = integer("num_hidden_layers");
   config.num_attention_heads = integer("num_attention_heads");
-  config.num_key_value_heads = value_or<int64_t>(all, "num_key_value_heads", config.num_attention_heads);
-  config.head_dim = value_or<int64_t>(all, "head_dim", config.hidden_size / config.num_attention_heads);
+  config.num_key_value_heads =
+      value_or<int64_t>(all, "num_key_value_heads", config.num_attention_heads);
+  config.head_dim =
+      value_or<int64_t>(all, "head_dim", config.hidden_size / config.num_attention_heads);
   config.rms_norm_eps = require<double>(all, "rms_norm_eps");
   config.tie_word_embeddings = value_or<bool>(all, "tie_word_embeddings", false);
   config.max_position_embeddings = integer("max_position_embeddings");
-  config.rope_parameters = blocks::rope_parameters(all, value_or<double>(defaults, "rope_theta", 10000.0));
+  config.rope_parameters =
+      blocks::rope_parameters(all, value_or<double>(defaults, "rope_theta", 10000.0));
   config.router_aux_loss_coef = value_or<double>(all, "router_aux_loss_coef", 0.001);
   config.num_experts_per_tok = value_or<int64_t>(all, "num_experts_per_tok", 0);
   const std::string activation = value_or<std::string>(all, "hidden_act", "silu");
-  AUTOMOE_CHECK_VALUE(activation == "silu", "[config] hidden_act must be 'silu' here, got '", activation, "'");
+  AUTOMOE_CHECK_VALUE(activation == "silu", "[config] hidden_act must be 'silu' here, got '",
+                      activation, "'");
   return config;
 }
 
 blocks::Attention::Options DecoderConfig::attention() const {
-  return {.hidden = hidden_size, .heads = num_attention_heads, .kv_heads = num_key_value_heads,
-          .head_dim = head_dim, .eps = rms_norm_eps};
+  return {.hidden = hidden_size,
+          .heads = num_attention_heads,
+          .kv_heads = num_key_value_heads,
+          .head_dim = head_dim,
+          .eps = rms_norm_eps};
 }
 
-std::function<std::unique_ptr<blocks::Mlp>(ParamScope, int64_t)> DecoderConfig::dense_mlp(bool bias) const {
-  return [options = blocks::GatedMlp::Options{hidden_size, intermediate_size, bias}](ParamScope scope, int64_t) {
-    return std::make_unique<blocks::GatedMlp>(scope, options);
-  };
+std::function<std::unique_ptr<blocks::Mlp>(ParamScope, int64_t)> DecoderConfig::dense_mlp(
+    bool bias) const {
+  return
+      [options = blocks::GatedMlp::Options{hidden_size, intermediate_size, bias}](
+          ParamScope scope, int64_t) { return std::make_unique<blocks::GatedMlp>(scope, options); };
 }
 
 int64_t layer_window(const Json& json, int64_t layer) {
   const int64_t window = value_or<int64_t>(json, "sliding_window", 4096);
   if (!value_or<bool>(json, "use_sliding_window", false)) return 0;
   const auto types = value_or<std::vector<std::string>>(json, "layer_types", {});
-  if (layer < static_cast<int64_t>(types.size())) return types[layer] == "sliding_attention" ? window : 0;
+  if (layer < static_cast<int64_t>(types.size()))
+    return types[layer] == "sliding_attention" ? window : 0;
   return layer >= value_or<int64_t>(json, "max_window_layers", 28) ? window : 0;
 }
 
-Decoder::Layer::Layer(ParamScope scope, const blocks::Attention::Options& attention, const MlpOf& mlp_of,
-                      int64_t index, const DecoderConfig& config)
+Decoder::Layer::Layer(ParamScope scope, const blocks::Attention::Options& attention,
+                      const MlpOf& mlp_of, int64_t index, const DecoderConfig& config)
     : first(scope.count()),
       self_attn(scope.child("self_attn"), attention),
       mlp(mlp_of(scope.child("mlp"), index)),
@@ -84,12 +94,15 @@ MlpOutput Decoder::Layer::forward(const Context& context, const Tensor& x) const
 }
 
 Decoder::Decoder(const DecoderConfig& config, const AttentionOf& attention_of, const MlpOf& mlp_of)
-    : config_(config), rope_(config.rope_parameters, config.head_dim, config.max_position_embeddings) {
+    : config_(config),
+      rope_(config.rope_parameters, config.head_dim, config.max_position_embeddings) {
   const ParamScope root(specs_, ""), model = root.child("model");
-  embed_tokens_ = model.child("embed_tokens").declare("weight", {config.vocab_size, config.hidden_size});
+  embed_tokens_ =
+      model.child("embed_tokens").declare("weight", {config.vocab_size, config.hidden_size});
   layers_.reserve(config.num_hidden_layers);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-    layers_.emplace_back(model.child("layers." + std::to_string(i)), attention_of(i), mlp_of, i, config);
+    layers_.emplace_back(model.child("layers." + std::to_string(i)), attention_of(i), mlp_of, i,
+                         config);
   norm_.emplace(model.child("norm"), config.hidden_size, config.rms_norm_eps);
   lm_head_ = config.tie_word_embeddings
                  ? embed_tokens_
@@ -97,12 +110,14 @@ Decoder::Decoder(const DecoderConfig& config, const AttentionOf& attention_of, c
 }
 
 MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const Tensor& x) const {
-  if (context.recompute != Recompute::kLayer || !at::GradMode::is_enabled()) return layer.forward(context, x);
+  if (context.recompute != Recompute::kLayer || !at::GradMode::is_enabled())
+    return layer.forward(context, x);
   blocks::Tensors inputs = context.params.slice(layer.first, layer.last);
   inputs.insert(inputs.begin(), x);
   MlpOutput kept;
   // The closure outlives this call: it owns what it needs of the context.
-  const auto body = [&layer, first = layer.first, params = context.params, sequences = context.sequences,
+  const auto body = [&layer, first = layer.first, params = context.params,
+                     sequences = context.sequences,
                      rope = context.rope](const blocks::Tensors& in) -> blocks::Tensors {
     const Params local = params.with(first, in.data() + 1, static_cast<int64_t>(in.size()) - 1);
     const MlpOutput out = layer.forward({local, sequences, rope, Recompute::kNone}, in[0]);
@@ -117,11 +132,13 @@ MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const T
 void Decoder::add_loss(const Params& params, const Sequences& sequences, const Batch& batch,
                        const Tensor& hidden, ModelOutput& out) const {
   const Tensor denominator = batch.num_items_in_batch.value_or(Tensor());
-  out.loss = kernels::linear_cross_entropy(hidden, params[lm_head_], sequences.targets, denominator);
+  out.loss =
+      kernels::linear_cross_entropy(hidden, params[lm_head_], sequences.targets, denominator);
   if (out.aux_loss.defined()) out.loss = out.loss + config_.router_aux_loss_coef * out.aux_loss;
 }
 
-ModelOutput Decoder::forward(const Params& params, const Batch& batch, const ForwardOptions& options) const {
+ModelOutput Decoder::forward(const Params& params, const Batch& batch,
+                             const ForwardOptions& options) const {
   const Sequences sequences = Sequences::from(batch);
   Tensor x = at::embedding(params[embed_tokens_], sequences.ids);  // [T, H]
   const blocks::RopeTables rope = rope_.tables(sequences.positions, x.scalar_type());
@@ -138,11 +155,13 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch, const For
 
   ModelOutput out;
   out.hidden = sequences.pad(x);
-  if (options.logits) out.logits = at::linear(keep_positions(out.hidden, options.logits_to_keep), params[lm_head_]);
+  if (options.logits)
+    out.logits = at::linear(keep_positions(out.hidden, options.logits_to_keep), params[lm_head_]);
   if (options.routing_counts && !counts.empty()) out.routing_counts = at::stack(counts);
   if (options.router_logits && !router_logits.empty()) {
     out.aux_loss = moe::load_balancing_loss(router_logits, config_.num_experts_per_tok);
-    for (const Tensor& logits : router_logits) out.router_logits.push_back(sequences.pad(logits).flatten(0, 1));
+    for (const Tensor& logits : router_logits)
+      out.router_logits.push_back(sequences.pad(logits).flatten(0, 1));
   }
   if (batch.labels) add_loss(params, sequences, batch, x, out);
   return out;

@@ -1,5 +1,5 @@
-// The decoder that most families are: embedding, pre-norm layers of attention and MLP, final norm, head.
-// A family file says which attention and MLP each layer has.
+// The decoder that most families are: embedding, pre-norm layers of attention and MLP, final norm,
+// head. A family file says which attention and MLP each layer has.
 #pragma once
 
 #include "blocks/attention.h"
@@ -22,7 +22,8 @@ struct DecoderConfig {  // keys as in config.json
   /// Attention as these keys have it: no biases, no QK-norm, no window.
   blocks::Attention::Options attention() const;
   /// A dense gated MLP in every layer.
-  std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope, int64_t)> dense_mlp(bool bias = false) const;
+  std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope, int64_t)> dense_mlp(
+      bool bias = false) const;
 
   /// The keys above; `defaults` holds the class defaults of the family for keys that may be absent.
   static DecoderConfig read(const Json& json, const Json& defaults);
@@ -35,7 +36,8 @@ int64_t layer_window(const Json& json, int64_t layer);
 class Decoder : public Model {
  public:
   using AttentionOf = std::function<blocks::Attention::Options(int64_t layer)>;
-  using MlpOf = std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope scope, int64_t layer)>;
+  using MlpOf =
+      std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope scope, int64_t layer)>;
 
   Decoder(const DecoderConfig& config, const AttentionOf& attention_of, const MlpOf& mlp_of);
   ModelOutput forward(const blocks::Params& params, const Batch& batch,
@@ -44,9 +46,10 @@ class Decoder : public Model {
 
  private:
   struct Layer {
-    Layer(blocks::ParamScope scope, const blocks::Attention::Options& attention, const MlpOf& mlp_of,
-          int64_t index, const DecoderConfig& config);
-    blocks::MlpOutput forward(const blocks::Context& context, const Tensor& x) const;  // y is the new x
+    Layer(blocks::ParamScope scope, const blocks::Attention::Options& attention,
+          const MlpOf& mlp_of, int64_t index, const DecoderConfig& config);
+    blocks::MlpOutput forward(const blocks::Context& context,
+                              const Tensor& x) const;  // y is the new x
 
     blocks::ParamId first, last;  // its parameters are [first, last)
     blocks::Attention self_attn;
@@ -54,9 +57,10 @@ class Decoder : public Model {
     blocks::RmsNorm input_layernorm, post_attention_layernorm;
   };
 
-  blocks::MlpOutput run_layer(const Layer& layer, const blocks::Context& context, const Tensor& x) const;
-  void add_loss(const blocks::Params& params, const blocks::Sequences& sequences, const Batch& batch,
-                const Tensor& hidden, ModelOutput& out) const;
+  blocks::MlpOutput run_layer(const Layer& layer, const blocks::Context& context,
+                              const Tensor& x) const;
+  void add_loss(const blocks::Params& params, const blocks::Sequences& sequences,
+                const Batch& batch, const Tensor& hidden, ModelOutput& out) const;
 
   DecoderConfig config_;
   blocks::Rope rope_;

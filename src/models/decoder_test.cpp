@@ -11,7 +11,9 @@ namespace {
 using at::Tensor;
 using kernels::relative_error;
 
-Json tiny(const std::string& architecture) { return models::families().at(architecture).tiny_config; }
+Json tiny(const std::string& architecture) {
+  return models::families().at(architecture).tiny_config;
+}
 
 Tensor random_ids(int64_t rows, int64_t length, uint64_t seed) {
   return at::randint(64, {rows, length}, at::detail::createCPUGenerator(seed), at::kLong);
@@ -45,9 +47,12 @@ TEST(EveryFamily, PackedDocumentsGiveWhatTheyGiveAlone) {
 
 TEST(EveryFamily, ChangingOneDocumentLeavesItsNeighbourAlone) {
   for_each_family([](const Json&, const CausalLM& model) {
-    const Tensor b = random_ids(1, 9, 2), positions = at::cat({at::arange(5), at::arange(9)}).unsqueeze(0);
+    const Tensor b = random_ids(1, 9, 2),
+                 positions = at::cat({at::arange(5), at::arange(9)}).unsqueeze(0);
     const auto second = [&](uint64_t seed) {
-      return model.forward({.input_ids = at::cat({random_ids(1, 5, seed), b}, 1), .position_ids = positions})
+      return model
+          .forward(
+              {.input_ids = at::cat({random_ids(1, 5, seed), b}, 1), .position_ids = positions})
           .logits.slice(1, 5);
     };
     EXPECT_LT(relative_error(second(10), second(11)), 1e-5);
@@ -58,8 +63,9 @@ TEST(EveryFamily, RecomputePoliciesGiveTheSameLossAndGradients) {
   for_each_family([](const Json&, const CausalLM& model) {
     const Tensor ids = random_ids(2, 11, 4);
     const auto run = [&](Recompute recompute) {
-      const ModelOutput out = model.forward({.input_ids = ids, .labels = ids},
-                                            {.recompute = recompute, .logits = false, .router_logits = true});
+      const ModelOutput out =
+          model.forward({.input_ids = ids, .labels = ids},
+                        {.recompute = recompute, .logits = false, .router_logits = true});
       std::vector<Tensor> all = gradients(model, out.loss);
       all.push_back(out.loss);
       return all;
@@ -67,7 +73,8 @@ TEST(EveryFamily, RecomputePoliciesGiveTheSameLossAndGradients) {
     const auto expected = run(Recompute::kNone);
     for (const Recompute policy : {Recompute::kNorms, Recompute::kLayer}) {
       const auto actual = run(policy);
-      for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5);
     }
   });
 }
@@ -92,8 +99,11 @@ TEST(EveryFamily, PaddingNeitherMovesRealTokensNorMakesNan) {
         const Tensor ones = at::ones({1, 6}, at::kLong);
         const Tensor ids = left ? at::cat({junk, real}, 1) : at::cat({real, junk}, 1);
         const Tensor mask = left ? at::cat({zeros, ones}, 1) : at::cat({ones, zeros}, 1);
-        const ModelOutput out = model.forward({.input_ids = ids, .attention_mask = mask, .labels = ids});
-        EXPECT_LT(relative_error(out.logits.slice(1, left ? pads : 0, left ? pads + 6 : 6), expected), 1e-5);
+        const ModelOutput out =
+            model.forward({.input_ids = ids, .attention_mask = mask, .labels = ids});
+        EXPECT_LT(
+            relative_error(out.logits.slice(1, left ? pads : 0, left ? pads + 6 : 6), expected),
+            1e-5);
         for (const Tensor& grad : gradients(model, out.loss))
           if (grad.defined()) EXPECT_TRUE(grad.isfinite().all().item<bool>());
       }
@@ -103,7 +113,8 @@ TEST(EveryFamily, PaddingNeitherMovesRealTokensNorMakesNan) {
 TEST(EveryFamily, RoutingCountsAreTokensTimesTopKInEveryMoeLayer) {
   for_each_family([](const Json& config, const CausalLM& model) {
     if (!model.has_experts()) return;
-    const ModelOutput out = model.forward({.input_ids = random_ids(2, 7, 8)}, {.routing_counts = true});
+    const ModelOutput out =
+        model.forward({.input_ids = random_ids(2, 7, 8)}, {.routing_counts = true});
     const int64_t expected = 14 * config.at("num_experts_per_tok").get<int64_t>();
     EXPECT_TRUE(out.routing_counts.sum(1).eq(expected).all().item<bool>());
   });
@@ -111,7 +122,8 @@ TEST(EveryFamily, RoutingCountsAreTokensTimesTopKInEveryMoeLayer) {
 
 TEST(EveryFamily, SavedFoldersLoadToTheSameBits) {
   for_each_family([](const Json&, const CausalLM& model) {
-    const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "automoe_models_test";
+    const std::filesystem::path folder =
+        std::filesystem::path(testing::TempDir()) / "automoe_models_test";
     std::filesystem::remove_all(folder);
     model.save_pretrained(folder);
     const CausalLM again = CausalLM::from_pretrained(folder);
@@ -125,7 +137,8 @@ TEST(Families, AnUnknownArchitectureIsNamedWithTheKnownOnes) {
     CausalLM::from_config(R"({"architectures": ["Qwen3MoeForCausal"]})");
     FAIL();
   } catch (const ValueError& error) {
-    EXPECT_NE(std::string(error.what()).find("Did you mean 'Qwen3MoeForCausalLM'"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("Did you mean 'Qwen3MoeForCausalLM'"),
+              std::string::npos);
   }
 }
 

@@ -4,10 +4,22 @@
 namespace automoe::models {
 namespace {
 
-const Json kDefaults = {{"vocab_size", 32000}, {"hidden_size", 4096}, {"intermediate_size", 11008}, {"num_hidden_layers", 32}, {"num_attention_heads", 32}, {"rms_norm_eps", 1e-6}, {"max_position_embeddings", 2048}};
+const Json kDefaults = {{"vocab_size", 32000},
+                        {"hidden_size", 4096},
+                        {"intermediate_size", 11008},
+                        {"num_hidden_layers", 32},
+                        {"num_attention_heads", 32},
+                        {"rms_norm_eps", 1e-6},
+                        {"max_position_embeddings", 2048}};
 
-const Json kTiny = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", 64}, {"hidden_size", 32}, {"intermediate_size", 48},
-                    {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+const Json kTiny = {{"architectures", {"LlamaForCausalLM"}},
+                    {"model_type", "llama"},
+                    {"vocab_size", 64},
+                    {"hidden_size", 32},
+                    {"intermediate_size", 48},
+                    {"num_hidden_layers", 2},
+                    {"num_attention_heads", 4},
+                    {"num_key_value_heads", 2},
                     {"max_position_embeddings", 128}};
 
 std::unique_ptr<Model> create(const Json& json) {
@@ -15,7 +27,8 @@ std::unique_ptr<Model> create(const Json& json) {
   blocks::Attention::Options attention = config.attention();
   attention.qkv_bias = attention.output_bias = value_or<bool>(json, "attention_bias", false);
   const bool mlp_bias = value_or<bool>(json, "mlp_bias", false);
-  return std::make_unique<Decoder>(config, [&](int64_t) { return attention; }, config.dense_mlp(mlp_bias));
+  return std::make_unique<Decoder>(
+      config, [&](int64_t) { return attention; }, config.dense_mlp(mlp_bias));
 }
 
 AUTOMOE_REGISTER_MODEL("LlamaForCausalLM", {create, {}, {}, kTiny});

@@ -15,7 +15,8 @@ namespace automoe::models {
 
 using at::Tensor;
 
-/// A family's maths without weights: declares parameters, runs a batch over the tensors it is given.
+/// A family's maths without weights: declares parameters, runs a batch over the tensors it is
+/// given.
 class Model {
  public:
   virtual ~Model() = default;
@@ -43,7 +44,8 @@ Registry<Family>& families();
 const Family& family_of(const Json& config);
 std::string architecture_of(const Json& config);
 
-/// What `family` lets stay unused on disk; a redundant head too where the model ties it to the embedding.
+/// What `family` lets stay unused on disk; a redundant head too where the model ties it to the
+/// embedding.
 std::vector<std::string> ignored_on_disk(const Family& family, const Model& model);
 
 #define AUTOMOE_REGISTER_MODEL(architecture, ...) \

@@ -5,12 +5,26 @@
 namespace automoe::models {
 namespace {
 
-const Json kDefaults = {{"vocab_size", 151936}, {"hidden_size", 2048}, {"intermediate_size", 6144}, {"num_hidden_layers", 24}, {"num_attention_heads", 32}, {"num_key_value_heads", 4}, {"rms_norm_eps", 1e-6}, {"max_position_embeddings", 32768}, {"num_experts_per_tok", 8}};
+const Json kDefaults = {{"vocab_size", 151936},      {"hidden_size", 2048},
+                        {"intermediate_size", 6144}, {"num_hidden_layers", 24},
+                        {"num_attention_heads", 32}, {"num_key_value_heads", 4},
+                        {"rms_norm_eps", 1e-6},      {"max_position_embeddings", 32768},
+                        {"num_experts_per_tok", 8}};
 
-const Json kTiny = {{"architectures", {"Qwen3MoeForCausalLM"}}, {"model_type", "qwen3_moe"}, {"vocab_size", 64}, {"hidden_size", 32}, {"intermediate_size", 48},
-                    {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 128}, {"head_dim", 8},
-                    {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16}, {"norm_topk_prob", true}};
+const Json kTiny = {{"architectures", {"Qwen3MoeForCausalLM"}},
+                    {"model_type", "qwen3_moe"},
+                    {"vocab_size", 64},
+                    {"hidden_size", 32},
+                    {"intermediate_size", 48},
+                    {"num_hidden_layers", 2},
+                    {"num_attention_heads", 4},
+                    {"num_key_value_heads", 2},
+                    {"max_position_embeddings", 128},
+                    {"head_dim", 8},
+                    {"num_experts", 8},
+                    {"num_experts_per_tok", 2},
+                    {"moe_intermediate_size", 16},
+                    {"norm_topk_prob", true}};
 
 const NameMap kNames = {
     {"model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight",
@@ -25,10 +39,11 @@ struct Sparsity {
   std::vector<int64_t> mlp_only_layers;
 
   static Sparsity read(const Json& json) {
-    return {value_or<int64_t>(json, "num_experts", value_or<int64_t>(json, "num_local_experts", 128)),
-            value_or<int64_t>(json, "moe_intermediate_size", 768),
-            value_or<int64_t>(json, "decoder_sparse_step", 1),
-            value_or<std::vector<int64_t>>(json, "mlp_only_layers", {})};
+    return {
+        value_or<int64_t>(json, "num_experts", value_or<int64_t>(json, "num_local_experts", 128)),
+        value_or<int64_t>(json, "moe_intermediate_size", 768),
+        value_or<int64_t>(json, "decoder_sparse_step", 1),
+        value_or<std::vector<int64_t>>(json, "mlp_only_layers", {})};
   }
   bool is_sparse(int64_t layer) const {
     return num_experts > 0 && (layer + 1) % decoder_sparse_step == 0 &&
@@ -46,15 +61,19 @@ std::unique_ptr<Model> create(const Json& json) {
     attention.window = value_or<int64_t>(json, "sliding_window", 4096);
   const auto mlp = [&](blocks::ParamScope scope, int64_t layer) -> std::unique_ptr<blocks::Mlp> {
     if (!sparsity.is_sparse(layer)) return config.dense_mlp()(scope, layer);
-    const moe::SoftmaxRouter::Options router{.num_experts = sparsity.num_experts,
-                                             .top_k = config.num_experts_per_tok,
-                                             .normalize = value_or<bool>(json, "norm_topk_prob", false),
-                                             .fp32_weights = false};
+    const moe::SoftmaxRouter::Options router{
+        .num_experts = sparsity.num_experts,
+        .top_k = config.num_experts_per_tok,
+        .normalize = value_or<bool>(json, "norm_topk_prob", false),
+        .fp32_weights = false};
     return std::make_unique<moe::MoeMlp>(
-        scope, moe::MoeMlp::Options{.hidden = config.hidden_size, .width = sparsity.moe_intermediate_size,
-                                    .router = router, .gate_first = false});
+        scope, moe::MoeMlp::Options{.hidden = config.hidden_size,
+                                    .width = sparsity.moe_intermediate_size,
+                                    .router = router,
+                                    .gate_first = false});
   };
-  return std::make_unique<Decoder>(config, [&](int64_t) { return attention; }, mlp);
+  return std::make_unique<Decoder>(
+      config, [&](int64_t) { return attention; }, mlp);
 }
 
 AUTOMOE_REGISTER_MODEL("Qwen3MoeForCausalLM", {create, kNames, {}, kTiny});

@@ -29,7 +29,8 @@ double by_definition(const std::vector<Tensor>& layers, int64_t k) {
 }
 
 TEST(BalanceLoss, IsOneMeanOverAllLayers) {
-  const std::vector<Tensor> layers{random_tensor({7, 5}, at::kCPU, 1), random_tensor({7, 5}, at::kCPU, 2)};
+  const std::vector<Tensor> layers{random_tensor({7, 5}, at::kCPU, 1),
+                                   random_tensor({7, 5}, at::kCPU, 2)};
   for (const int64_t k : {1, 2, 5})
     EXPECT_NEAR(load_balancing_loss(layers, k).item<double>(), by_definition(layers, k), 1e-5);
 }
@@ -45,8 +46,9 @@ TEST(BalanceLoss, PushesThePopularExpertDown) {
 
 TEST(Router, CountsSumToTokensTimesTopKAndRenormalisedWeightsToOne) {
   std::vector<ParameterSpec> specs;
-  const SoftmaxRouter router(blocks::ParamScope(specs, ""), 6,
-                             {.num_experts = 5, .top_k = 3, .normalize = true, .fp32_weights = false});
+  const SoftmaxRouter router(
+      blocks::ParamScope(specs, ""), 6,
+      {.num_experts = 5, .top_k = 3, .normalize = true, .fp32_weights = false});
   const blocks::Params params({random_tensor({5, 6}, at::kCPU, 3)});
   const Routing routing = router.forward(params, random_tensor({11, 6}, at::kCPU, 4));
   EXPECT_EQ(count_tokens(routing.indices, 5).sum().item<int64_t>(), 33);
@@ -55,7 +57,8 @@ TEST(Router, CountsSumToTokensTimesTopKAndRenormalisedWeightsToOne) {
 
 TEST(Router, ImpossibleTopKIsNamed) {
   std::vector<ParameterSpec> specs;
-  EXPECT_THROW(SoftmaxRouter(blocks::ParamScope(specs, ""), 6, {.num_experts = 4, .top_k = 5}), ValueError);
+  EXPECT_THROW(SoftmaxRouter(blocks::ParamScope(specs, ""), 6, {.num_experts = 4, .top_k = 5}),
+               ValueError);
 }
 
 }  // namespace

@@ -5,10 +5,13 @@
 namespace automoe::moe {
 
 MoeMlp::Experts::Experts(blocks::ParamScope scope, const Options& options)
-    : gate_up_proj(scope.declare("gate_up_proj", {options.router.num_experts, 2 * options.width, options.hidden})),
-      down_proj(scope.declare("down_proj", {options.router.num_experts, options.hidden, options.width})) {}
+    : gate_up_proj(scope.declare("gate_up_proj",
+                                 {options.router.num_experts, 2 * options.width, options.hidden})),
+      down_proj(scope.declare("down_proj",
+                              {options.router.num_experts, options.hidden, options.width})) {}
 
-MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options) : num_experts_(options.router.num_experts) {
+MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options)
+    : num_experts_(options.router.num_experts) {
   if (!options.gate_first) experts_.emplace(scope.child("experts"), options);
   gate_.emplace(scope.child("gate"), options.hidden, options.router);
   if (options.gate_first) experts_.emplace(scope.child("experts"), options);
@@ -19,8 +22,9 @@ blocks::MlpOutput MoeMlp::forward(const blocks::Context& context, const blocks::
   const blocks::Params& params = context.params;
   const Tensor normed = norm.forward(params, x);
   const Routing routing = gate_->forward(params, normed);
-  const Tensor y = kernels::gated_experts(normed, routing.indices, routing.weights,
-                                          params[experts_->gate_up_proj], params[experts_->down_proj]);
+  const Tensor y =
+      kernels::gated_experts(normed, routing.indices, routing.weights,
+                             params[experts_->gate_up_proj], params[experts_->down_proj]);
   return {y, routing.logits, count_tokens(routing.indices, num_experts_)};
 }
 

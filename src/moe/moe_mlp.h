@@ -9,9 +9,9 @@ namespace automoe::moe {
 class MoeMlp : public blocks::Mlp {
  public:
   struct Options {
-    int64_t hidden, width;          // H, I of one expert
+    int64_t hidden, width;  // H, I of one expert
     SoftmaxRouter::Options router;
-    bool gate_first;                // declaration order only: gate before experts (Mixtral) or after
+    bool gate_first;  // declaration order only: gate before experts (Mixtral) or after
   };
   MoeMlp(blocks::ParamScope scope, const Options& options);
   blocks::MlpOutput forward(const blocks::Context& context, const blocks::RmsNorm& norm,

@@ -7,8 +7,8 @@ namespace automoe::moe {
 SoftmaxRouter::SoftmaxRouter(blocks::ParamScope scope, int64_t hidden, const Options& options)
     : options_(options), weight_(scope.declare("weight", {options.num_experts, hidden})) {
   AUTOMOE_CHECK_VALUE(options.top_k >= 1 && options.top_k <= options.num_experts,
-                      "[router] num_experts_per_tok must be between 1 and the ", options.num_experts,
-                      " experts, got ", options.top_k);
+                      "[router] num_experts_per_tok must be between 1 and the ",
+                      options.num_experts, " experts, got ", options.top_k);
 }
 
 Routing SoftmaxRouter::forward(const blocks::Params& params, const Tensor& x) const {

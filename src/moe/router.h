@@ -18,8 +18,9 @@ class SoftmaxRouter {
  public:
   struct Options {
     int64_t num_experts, top_k;
-    bool normalize;       // the chosen weights are divided by their sum
-    bool fp32_weights;    // weights stay fp32 (Mixtral), or are rounded to the logits' dtype (Qwen3-MoE)
+    bool normalize;     // the chosen weights are divided by their sum
+    bool fp32_weights;  // weights stay fp32 (Mixtral), or are rounded to the logits' dtype
+                        // (Qwen3-MoE)
   };
   SoftmaxRouter(blocks::ParamScope scope, int64_t hidden, const Options& options);
   Routing forward(const blocks::Params& params, const Tensor& x) const;  // x [T, H], normed
