@@ -123,6 +123,14 @@ def test_curves_stand_where_the_values_are():
     assert gap.count("<polyline") == 2
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("values", [(2.0012, 2.0019), (3, 47), (0.2, 5), (1e-6, 3e-5), (1, 1), (7, 90_000)])
+def test_every_axis_has_at_least_two_labels_and_no_label_twice(values, log):
+    svg = line_chart([Series("a", [0, 30], values, "main")], label="x", log=log)
+    labels = re.findall(r'text-anchor="end">([^<]+)<', svg)
+    assert len(labels) >= 2 and len(set(labels)) == len(labels), labels
+
+
 def test_smoothing_keeps_a_constant_and_starts_at_the_first_value():
     assert smooth([2.0] * 7) == pytest.approx([2.0] * 7)
     assert smooth([5.0, 1.0])[0] == pytest.approx(5.0)

@@ -52,7 +52,7 @@ class _Axis:
     def __init__(self, values: Sequence[float], begin: float, end: float, *, log: bool, pad: float) -> None:
         self.log, self.begin, self.end = log, begin, end
         low, high = min(map(self._scale, values)), max(map(self._scale, values))
-        margin = (high - low) * pad or (abs(high) * 0.05 + 1e-9 if high == low else 0)
+        margin = (high - low) * pad if high > low else 0.05 if log else abs(high) * 0.05 or 0.05
         self.low, self.high = low - margin, high + margin
         if pad and not log and low >= 0:
             self.low = max(0.0, self.low)
@@ -63,29 +63,37 @@ class _Axis:
     def place(self, value: float) -> float:
         return self.begin + (self._scale(value) - self.low) / (self.high - self.low) * (self.end - self.begin)
 
-    def ticks(self) -> list[float]:
-        if self.log and self.high - self.low > 1:
-            return [10.0**e for e in range(math.ceil(self.low), math.floor(self.high) + 1)]
+    def ticks(self) -> list[tuple[float, str]]:
+        """Round values along the axis with their labels."""
+        if self.log:
+            powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+            for factors in ((1,), (1, 2, 5)):
+                values = [f * 10.0**e for e in powers for f in factors]
+                values = [v for v in values if self.low <= math.log10(v) <= self.high]
+                if len(values) >= 3:
+                    return [(value, _short(value)) for value in values]
         low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
         raw = (high - low) / 5
         size = 10 ** math.floor(math.log10(raw))
         step = next(m * size for m in (1, 2, 2.5, 5, 10) if m * size >= raw)
-        return [i * step for i in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
+        values = [i * step for i in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
+        if step < 1 and high >= 1e-3:  # neighbours must not round to one label
+            digits = -math.floor(math.log10(step)) + (step / size == 2.5)
+            return [(value, f"{value:.{digits}f}") for value in values]
+        return [(value, _short(value)) for value in values]
 
 
 def _grid(x_axis: _Axis, y_axis: _Axis, width: int) -> str:
     parts = []
-    for value in y_axis.ticks():
+    for value, label in y_axis.ticks():
         y = y_axis.place(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>'
-        )
-    for value in x_axis.ticks():
+        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    for value, label in x_axis.ticks():
         if value == int(value):
             x = x_axis.place(value)
             parts.append(
-                f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_short(value)}</text>'
+                f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>'
             )
     return "".join(parts)
 

@@ -41,7 +41,7 @@ def _title(record: dict[str, Any]) -> str:
 
 def _header(record: dict[str, Any]) -> str:
     lines = record.get("banner", {})
-    facts = "".join(f"<li><b>{escape(k)}</b> {escape(str(v))}</li>" for k, v in lines.items())
+    facts = "".join(f"<li><b>{escape(k)}</b><span>{escape(str(v))}</span></li>" for k, v in lines.items())
     title = f"<p class='brand'>automoe</p><h1>{escape(_title(record))}</h1>"
     return f"<header>{title}<ul class='banner'>{facts}</ul></header>"
 
