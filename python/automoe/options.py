@@ -5,12 +5,13 @@ import types
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+S = TypeVar("S", bound="Settings")
 SHORT = ("out", "lr", "epochs", "tokenizer")  # aliases that are flags too
 
 
@@ -21,7 +22,7 @@ class Settings(BaseModel):
     aliases: ClassVar[dict[str, str]] = {}
 
     @classmethod
-    def build(cls, values: dict[str, Any], where: str = "settings") -> Self:
+    def build(cls: type[S], values: dict[str, Any], where: str = "settings") -> S:
         """Checks values. Throws ValueError that names each wrong key and what to write instead."""
         named: dict[str, Any] = {}
         for key, value in values.items():
@@ -40,7 +41,7 @@ class Settings(BaseModel):
             raise ValueError(f"[{where}] " + "; ".join(lines)) from None
 
     @classmethod
-    def from_yaml(cls, path: Path | None, flags: dict[str, Any]) -> Self:
+    def from_yaml(cls: type[S], path: Path | None, flags: dict[str, Any]) -> S:
         """The file's values with the flags that were given on top."""
         values: dict[str, Any] = {}
         if path is not None:
