@@ -151,6 +151,13 @@ def test_a_crash_leaves_the_old_folder_or_none(tmp_path):
     assert os.listdir(tmp_path) == ["train"]
 
 
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    for pid in (2**22 + 5, os.getppid()):  # no process has the first number
+        (tmp_path / f".train.{pid}.tmp").mkdir()
+    PreparedWriter(tmp_path / "train").discard()
+    assert os.listdir(tmp_path) == [f".train.{os.getppid()}.tmp"]
+
+
 def test_a_truncated_folder_is_refused_with_the_file_and_the_sizes(tmp_path):
     writer = PreparedWriter(tmp_path / "train")
     writer.add([1, 2], [False, True])

@@ -19,7 +19,7 @@ class PreparedWriter:
         self.folder = Path(folder)
         self.tokens = self.documents = self.trained_tokens = self.max_document = 0
         self._staging = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.tmp")
-        shutil.rmtree(self._staging, ignore_errors=True)
+        _remove_leftovers(self.folder)
         self._staging.mkdir(parents=True)
         self._files: dict[str, BinaryIO] = {
             name: (self._staging / f"{name}.bin").open("wb") for name in ("tokens", "trained", "offsets")
@@ -65,6 +65,14 @@ class PreparedWriter:
 
     def _append(self, name: str, values: np.ndarray) -> None:
         self._files[name].write(values.tobytes())
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What killed processes left unfinished; those still at work keep theirs."""
+    for staging in folder.parent.glob(f".{folder.name}.*.tmp"):
+        pid = staging.name.split(".")[-2]
+        if pid == str(os.getpid()) or (pid.isdigit() and not Path(f"/proc/{pid}").exists()):
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 class PreparedFolder:
