@@ -26,7 +26,7 @@ Tensors inputs(at::IntArrayRef shape, at::Device device, at::ScalarType dtype = 
 TEST(RmsNorm, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
     for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
-             {1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {9}, {2, 3, 4, 16}})
+             {1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {9}, {2, 3, 4, 16}, {3, 5001}, {2, 20000}})
       for (const at::ScalarType dtype : test_dtypes(device)) {
         SCOPED_TRACE(::testing::Message()
                      << device << " " << at::IntArrayRef(shape) << " " << dtype);
@@ -119,8 +119,8 @@ Tensors add_inputs(at::IntArrayRef shape, at::Device device, at::ScalarType dtyp
 
 TEST(AddRmsNorm, ValueAndGradientsMatchTheFormula) {
   for (const at::Device device : test_devices())
-    for (const std::vector<int64_t>& shape :
-         std::vector<std::vector<int64_t>>{{1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {0, 16}})
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+             {1, 3}, {7, 33}, {3, 5, 64}, {130, 2880}, {3, 5001}, {0, 16}})
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         SCOPED_TRACE(::testing::Message()
                      << device << " " << at::IntArrayRef(shape) << " " << dtype);
