@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/documents.h"
 #include "kernels/experts.h"
@@ -149,6 +150,7 @@ class Bench {
     routing();
     experts();
     head();
+    adamw();
   }
 
  private:
@@ -215,28 +217,33 @@ class Bench {
 
   void attention() {
     const int64_t tokens = on_cuda() ? s_.tokens : 1024;
-    const double product =
-        2.0 * tokens * std::min<int64_t>(tokens, 4096) / 2 * s_.heads * s_.head_dim;
-    const Tensors in{random({tokens, s_.heads, s_.head_dim}),
-                     random({tokens, s_.kv_heads, s_.head_dim}),
-                     random({tokens, s_.kv_heads, s_.head_dim})};
     std::vector<int64_t> equal, ragged;
     for (int64_t end = 4096; end < tokens; end += 4096) equal.push_back(end);
-    for (int64_t end = 19, step = 57; end < tokens; end += step, step = (step * 7) % 1200 + 19)
+    for (int64_t end = 19, step = 57; end < tokens; end += step, step = step * 7 % 1200 + 19)
       ragged.push_back(end);
     equal.push_back(tokens);
     ragged.push_back(tokens);
-    const auto with = [](const std::vector<int64_t>& ends, at::Device device, int64_t window) {
-      const auto documents = kernels::Documents::from_ends(ends, device);
-      return [=](const Tensors& in) {
-        return kernels::attention(in[0], in[1], in[2], documents, {0.1, window});
-      };
-    };
-    report_.passes("attention", in, {0, 2 * product}, {0, 5 * product},
-                   with(equal, options_.device(), 0));
-    report_.passes("attention packed", in, {0, 0}, {0, 0}, with(ragged, options_.device(), 0));
-    report_.passes("attention packed window", in, {0, 0}, {0, 0},
-                   with(ragged, options_.device(), 128));
+    attention("attention", equal, 0);
+    attention("attention packed", ragged, 0);
+    attention("attention packed window", ragged, 128);
+  }
+
+  void attention(const std::string& name, const std::vector<int64_t>& ends, int64_t window) {
+    double seen = 0;  // (query, key) pairs
+    for (int64_t begin = 0; const int64_t end : ends) {
+      const double length = static_cast<double>(end - begin);
+      seen += window > 0 && window < end - begin ? length * window : length * length / 2;
+      begin = end;
+    }
+    const auto documents = kernels::Documents::from_ends(ends, options_.device());
+    const double product = 2 * seen * s_.heads * s_.head_dim;
+    report_.passes(name,
+                   {random({ends.back(), s_.heads, s_.head_dim}),
+                    random({ends.back(), s_.kv_heads, s_.head_dim}),
+                    random({ends.back(), s_.kv_heads, s_.head_dim})},
+                   {0, 2 * product}, {0, 5 * product}, [=](const Tensors& in) {
+                     return kernels::attention(in[0], in[1], in[2], documents, {0.1, window});
+                   });
   }
 
   void routing() {
@@ -305,6 +312,17 @@ class Bench {
               return at::cross_entropy_loss(at::linear(in[0], in[1]).to(at::kFloat), targets);
             },
             in));
+  }
+
+  void adamw() {
+    if (std::string("adamw").find(filter()) == std::string::npos) return;
+    const int64_t count = on_cuda() ? int64_t{1} << 28 : int64_t{1} << 23;
+    const auto fp32 = options_.dtype(at::kFloat);
+    const Tensor parameter = random({count}), grad = random({count});
+    const Tensor master = on_cuda() ? parameter.to(at::kFloat) : parameter;
+    const Tensor exp_avg = at::zeros({count}, fp32), exp_avg_sq = at::zeros({count}, fp32);
+    report_.row("adamw", {28.0 * count},
+                [&] { kernels::adamw_(parameter, master, exp_avg, exp_avg_sq, grad, {}, {}); }, {});
   }
 
   const std::string& filter() const { return report_.filter(); }
