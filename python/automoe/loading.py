@@ -13,8 +13,7 @@ from transformers.core_model_loading import (
     WeightConverter,
     WeightRenaming,
     WeightTransform,
-    apply_converters,
-    apply_renamings,
+    rename_source_key,
 )
 
 from automoe import library
@@ -83,7 +82,7 @@ def _used(conversions: list[WeightTransform], names: Iterable[str]) -> list[Weig
     renamings = [c for c in conversions if isinstance(c, WeightRenaming)]
     converters = [c for c in conversions if isinstance(c, WeightConverter)]
     for name in {re.sub(r"\.\d+\.", ".0.", name) for name in names}:  # one of each kind tells
-        apply_converters(apply_renamings(name, renamings), converters)
+        rename_source_key(name, renamings, converters)
     return [conversion for conversion in conversions if conversion.was_used()]
 
 

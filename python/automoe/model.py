@@ -173,8 +173,8 @@ def _with_coefficient(config_json: str, coefficient: float) -> str:
 
 
 def kept_positions(hidden: torch.Tensor, keep: int | torch.Tensor) -> torch.Tensor:
-    """The positions of hidden [B, S, H] that logits_to_keep asks for: the last n, all for 0, an index for every
-    row, or per row a 2-D index or a mask."""
+    """The positions of hidden [B, S, H] that logits_to_keep asks for: the last n, all for 0, an index for
+    every row, or per row a 2-D index or a mask."""
     if isinstance(keep, int):
         return hidden[:, slice(-keep, None)]
     if keep.dim() == 2 and keep.dtype != torch.bool:

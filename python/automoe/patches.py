@@ -105,7 +105,7 @@ def experts_forward(
     covered = (
         self.has_gate
         and self.is_concatenated
-        and not (self.has_bias or self.is_transposed or self.has_post_expert_norm)
+        and not (self.has_bias or self.is_transposed or getattr(self, "has_post_expert_norm", False))
         and type(self)._apply_gate is _default_apply_gate
         and isinstance(self.act_fn, _SILU)
         and usable(hidden_states, self.gate_up_proj, self.down_proj)
