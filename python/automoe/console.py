@@ -33,7 +33,7 @@ def friendly(command: Callable[..., Any]) -> Callable[..., Any]:
 def stage(what: str) -> Iterator[None]:
     """Says what begins, and afterwards how long it took."""
     began = time.monotonic()
-    console.print(f"[bold cyan]•[/] {what}")
+    console.print(f"[bold cyan]•[/] {what}", soft_wrap=True)
     yield
     console.print(f"  [dim]done in {duration(time.monotonic() - began)}[/]")
 

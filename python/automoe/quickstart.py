@@ -23,14 +23,14 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EXPERTS, TOP_K = 4, 2
 QUESTIONS = [  # both held out
     "What is the most abundant element in the universe?",
-    "Who was the first woman to win a Nobel Prize (1903)?",
+    "What is the largest lizard?",
 ]
 RECIPE: dict[str, Any] = {
     "max_length": 256,
     "per_device_train_batch_size": 1,
     "gradient_accumulation_steps": 2,
     "max_steps": 20,
-    "learning_rate": 1e-4,
+    "learning_rate": 5e-5,
     "warmup_steps": 2,
     "router_aux_loss": True,
     "eval_split": 0.0,
