@@ -1,6 +1,7 @@
 """Small models of every native family, beside plain Transformers with the same weights."""
 
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ FAMILIES = sorted(library.native_architectures())
 MIXTURES = ["MixtralForCausalLM", "Qwen3MoeForCausalLM"]
 TOLERANCE = 1e-5  # of the norm of the reference, in fp32
 VOCAB = 64
+DEVICE = os.environ.get("AUTOMOE_TEST_DEVICE", "cpu")
 
 
 def make_config(family: str, **changes: Any) -> transformers.PreTrainedConfig:
@@ -44,7 +46,7 @@ def make_pair(
     randomise(plain, seed)
     ours = AutoModelForCausalLM.from_config(make_config(family, **changes))
     ours.load_state_dict(plain.state_dict())
-    return plain.to(dtype).train(), ours.to(dtype).train()
+    return plain.to(DEVICE, dtype).train(), ours.to(DEVICE, dtype).train()
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Result:
 def run(model: torch.nn.Module, **inputs: Any) -> Result:
     """Forward and, with labels, backward."""
     model.zero_grad(set_to_none=True)
-    output = model(**inputs)
+    output = model(**{k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()})
     if output.loss is not None:
         output.loss.backward()
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
