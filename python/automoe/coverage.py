@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
+from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils import output_capturing
 
 from automoe import library
@@ -122,7 +123,7 @@ def _fits_positions(positions: torch.Tensor, ids: torch.Tensor) -> bool:
 def _label_gaps(model: nn.Module, call: Call) -> Iterator[str]:
     if not isinstance(call.labels, torch.Tensor) or call.labels.shape != call.input_ids.shape:
         yield "labels does not have the shape of input_ids"
-    if hasattr(model, "_loss_function") or model.loss_type != "ForCausalLM":
+    if model.loss_function is not ForCausalLMLoss:
         yield "the loss function was replaced"
     if isinstance(call.logits_to_keep, torch.Tensor) or call.logits_to_keep != 0:
         yield "labels and logits_to_keep are given together"
@@ -179,7 +180,7 @@ def _parameter_gaps(model: nn.Module, call: Call) -> Iterator[str]:
 def _module_gaps(model: nn.Module) -> Iterator[str]:
     if nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks:
         yield "global forward hooks are registered"
-    family = type(model).__module__
+    family = undisguised(type(model)).__module__
     for name, module in model.named_modules():
         if module is model:
             continue

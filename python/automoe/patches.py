@@ -59,7 +59,6 @@ GATED_MLP_FAMILIES = [
     "Ernie4_5",
     "Ernie4_5_Moe",
     "HunYuanMoEV1",
-    "SeedOss",
 ]
 _NORMS = frozenset(f"{family}RMSNorm" for family in RMS_NORM_FAMILIES)
 _MLPS = frozenset(f"{family}MLP" for family in GATED_MLP_FAMILIES)
