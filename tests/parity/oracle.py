@@ -58,7 +58,7 @@ class Result:
 def run(model: torch.nn.Module, **inputs: Any) -> Result:
     """Forward and, with labels, backward."""
     model.zero_grad(set_to_none=True)
-    output = model(**{k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()})
+    output = model(**inputs)
     if output.loss is not None:
         output.loss.backward()
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -103,13 +103,13 @@ def assert_same(
 
 
 def tokens(rows: int, length: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def some_labels(ids: torch.Tensor, seed: int = 2) -> torch.Tensor:
     """The ids, with about a third of them not to be learnt."""
     drop = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
-    return ids.masked_fill(drop, -100)
+    return ids.masked_fill(drop.to(ids.device), -100)
 
 
 def padded(side: str, lengths: tuple[int, ...] = (13, 6, 1), seed: int = 1) -> dict[str, torch.Tensor]:
@@ -131,7 +131,7 @@ def padded(side: str, lengths: tuple[int, ...] = (13, 6, 1), seed: int = 1) -> d
 def packed(rows: tuple[tuple[int, ...], ...] = ((5, 1, 7), (13,)), seed: int = 1) -> dict[str, torch.Tensor]:
     """Documents of these lengths behind one another; positions begin again at each."""
     ids = tokens(len(rows), sum(rows[0]), seed)
-    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in rows])
+    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in rows]).to(DEVICE)
     labels = some_labels(ids).masked_fill(positions == 0, -100)
     return {"input_ids": ids, "position_ids": positions, "labels": labels}
 
