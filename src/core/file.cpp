@@ -194,6 +194,10 @@ void File::read_at(uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void File::read_ahead(uint64_t offset, uint64_t bytes) const {
+  ::posix_fadvise(handle_, off_t(offset), off_t(bytes), POSIX_FADV_WILLNEED);
+}
+
 void File::write_at(uint64_t offset, std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t put = ::pwrite(handle_, bytes.data(), bytes.size(), off_t(offset));

@@ -59,6 +59,8 @@ class File {
   uint64_t size() const;
   /// Fills `out` from byte `offset`; ValueError if the file ends before.
   void read_at(uint64_t offset, std::span<std::byte> out) const;
+  /// Tells the system that these bytes will be read soon; returns at once.
+  void read_ahead(uint64_t offset, uint64_t bytes) const;
   void write_at(uint64_t offset, std::span<const std::byte> bytes) const;
   /// Claims the room for `bytes` at once where the file system can, so that a full disk shows
   /// early.

@@ -140,10 +140,6 @@ std::vector<Transfer> LoadPlan::transfers() const {
   std::vector<Transfer> transfers;
   for (const Fill& fill : fills_)
     add_transfers(*fill.from.file, *fill.from.entry, fill.part, transfers);
-  // In file order, so that the system reads ahead.
-  std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
-    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
-  });
   return transfers;
 }
 
@@ -168,9 +164,7 @@ LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& n
                     .ignored = plan.finish(folder, options.ignore)};
 
   hub::synchronize_devices(parameters);
-  const std::vector<hub::Transfer> transfers = plan.transfers();
-  hub::run_jobs(transfers.size(), hub::num_threads_for(options.threads),
-                [&](size_t i) { hub::read_transfer(transfers[i]); });
+  hub::read_transfers(plan.transfers(), hub::num_threads_for(options.threads));
   hub::synchronize_devices(parameters);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

@@ -7,9 +7,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "automoe/error.h"
+#include "hub/jobs.h"
 
 namespace automoe::hub {
 namespace {
@@ -89,6 +91,32 @@ std::vector<TensorEntry> read_header(const File& file) {
   return parse_header(bytes, file_bytes, name);
 }
 
+uint64_t file_bytes_of(const Transfer& transfer) {
+  return uint64_t(transfer.tensor.numel()) * uint64_t(dtype_bits(transfer.dtype) / 8);
+}
+
+// Transfers [first, last), which lie one after another in a file, and their bytes there.
+struct Range {
+  size_t first, last;
+  uint64_t begin, end;
+};
+
+// Sorted transfers, joined up to the size of a transfer: an expert's tensor alone is too small a
+// read to keep a disk busy.
+std::vector<Range> neighbours_joined(const std::vector<Transfer>& transfers) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const uint64_t begin = transfers[i].offset, end = begin + file_bytes_of(transfers[i]);
+    const bool joins = !ranges.empty() && transfers[i].file == transfers[i - 1].file &&
+                       begin == ranges.back().end &&
+                       end - ranges.back().begin <= uint64_t{kTransferBytes};
+    if (!joins) ranges.push_back({i, i, begin, end});
+    ranges.back().last = i + 1;
+    ranges.back().end = end;
+  }
+  return ranges;
+}
+
 }  // namespace
 
 Dtype dtype_of(at::ScalarType type) {
@@ -131,6 +159,18 @@ void read_transfer(const Transfer& transfer) {
     transfer.file->read_at(transfer.offset + uint64_t(first) * staging.element_size(),
                            memory_of(staging));
     part.copy_(staging.to(part.device()));  // converted on the device
+  });
+}
+
+void read_transfers(std::vector<Transfer> transfers, int threads) {
+  std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
+    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+  });
+  const std::vector<Range> ranges = neighbours_joined(transfers);
+  run_jobs(ranges.size(), threads, [&](size_t i) {
+    const Range& range = ranges[i];
+    transfers[range.first].file->read_ahead(range.begin, range.end - range.begin);
+    for (size_t j = range.first; j < range.last; ++j) read_transfer(transfers[j]);
   });
 }
 

@@ -50,6 +50,9 @@ void check_convertible(const TensorEntry& entry, at::ScalarType wanted, const st
 /// tensor is contiguous and lies there; else a small staging tensor.
 void read_transfer(const Transfer& transfer);
 
+/// Reads all of them on up to `threads` threads.
+void read_transfers(std::vector<Transfer> transfers, int threads);
+
 /// Tensor to file. The types must agree.
 void write_transfer(const Transfer& transfer);
 

@@ -21,7 +21,7 @@ at::Tensor read_one(const std::filesystem::path& path, at::Tensor into) {
   const SafetensorsFile file(path);
   std::vector<Transfer> transfers;
   add_transfers(file.file(), file.tensors().at(0), into, transfers);
-  run_jobs(transfers.size(), 3, [&](size_t i) { read_transfer(transfers[i]); });
+  read_transfers(transfers, 3);
   return into;
 }
 
