@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ _MUST_BE_EMPTY = {
     "output_attentions": "output_attentions is asked for",
     "output_hidden_states": "output_hidden_states is asked for",
 }
+# What position_ids say already, repeated for flash attention; what a head passes on to its backbone.
+_ONLY_FOR_FLASH = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+_ONLY_FOR_HEAD = ("shift_labels",)
 _ATTENTION = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{version}" for version in (2, 3, 4)))
 _EXPERTS = ("automoe", "eager", "grouped_mm", "batched_mm")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -65,13 +69,18 @@ def gaps(model: nn.Module, call: Call) -> list[str]:
         return [f"{type(model).__name__} has no native implementation"]
     # The modules are looked at last: generation, which needs a cache, calls this once per token.
     return (
-        list(_argument_gaps(model, call)) or list(_parameter_gaps(model, call)) or list(_module_gaps(model))
+        list(_argument_gaps(model, call))
+        or list(islice(_module_gaps(model), 1))  # adapters change hundreds of modules in one way
+        or list(_parameter_gaps(model, call))
     )
 
 
 def _argument_gaps(model: nn.Module, call: Call) -> Iterator[str]:
     config, ids, mask = model.config, call.input_ids, call.attention_mask
+    packed = call.position_ids is not None and mask is None
     for name, value in call.others.items():
+        if (name in _ONLY_FOR_FLASH and packed) or (name in _ONLY_FOR_HEAD and is_backbone(model)):
+            continue
         if name in _MUST_BE_EMPTY:
             if value is not None and value is not False:
                 yield _MUST_BE_EMPTY[name]
@@ -112,7 +121,17 @@ def _argument_gaps(model: nn.Module, call: Call) -> Iterator[str]:
 
 
 def has_router(model: nn.Module) -> bool:
-    return "output_router_logits" in signature_of(type(model).forward).parameters
+    return hasattr(model.config, "router_aux_loss_coef")
+
+
+def is_backbone(model: nn.Module) -> bool:
+    return model.base_model is model
+
+
+def named_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """By their names in the whole model, which are the engine's."""
+    prefix = f"{model.base_model_prefix}." if is_backbone(model) else ""
+    return {f"{prefix}{name}": parameter for name, parameter in model.named_parameters()}
 
 
 def _fits_positions(positions: torch.Tensor, ids: torch.Tensor) -> bool:
@@ -155,9 +174,11 @@ def checkpoints_layers(model: nn.Module) -> bool:
 
 
 def _parameter_gaps(model: nn.Module, call: Call) -> Iterator[str]:
-    parameters = dict(model.named_parameters())
-    expected = library.engine(model._automoe_config).parameter_names
-    if differing := sorted(set(parameters) ^ set(expected)):
+    parameters = named_parameters(model)
+    expected = set(library.engine(model._automoe_config).parameter_names)
+    if is_backbone(model):
+        expected.discard("lm_head.weight")
+    if differing := sorted(parameters.keys() ^ expected):
         yield f"the parameters are not those of the config: {differing[0]} differs"
         return
     first = next(iter(parameters.values()))

@@ -11,26 +11,25 @@ import torch
 import transformers
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
 from transformers.utils.loading_report import LoadStateDictInfo
 
-from automoe import coverage, library, loading, patches, saving
+from automoe import coverage, library, loading, patches, running, saving
 from automoe.disguise import disguised, undisguised
-from automoe.output import with_lazy_logits
 from automoe.status import Status
 
 _statuses: "weakref.WeakKeyDictionary[nn.Module, Status]" = weakref.WeakKeyDictionary()
 
 
-class EngineModel:
-    """Mixin for a Transformers causal language model. It adds `automoe`, and changes where a forward pass
-    runs, how weights get in and how a folder is written; everything else is the Transformers class."""
+class _OnEngine:
+    """Mixin for a Transformers model class: covered calls of its forward run on the engine."""
+
+    _run_on_engine: Any  # (self, call) -> what forward returns
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
+        hugging_face = getattr(super(), "forward", None)
+        if hugging_face is None or "forward" in vars(cls):
             return
-        hugging_face = super().forward
 
         @functools.wraps(hugging_face)
         def forward(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
@@ -38,21 +37,35 @@ class EngineModel:
                 return hugging_face(self, *args, **kwargs)
             call = coverage.bind(hugging_face, self, args, kwargs)
             if reasons := coverage.gaps(self, call):
-                self.automoe.fell_back(reasons)
-                return hugging_face(self, *args, **kwargs)
+                with self.automoe.falling_back(reasons):
+                    return hugging_face(self, *args, **kwargs)
             self.automoe.ran_on_engine()
-            return _run(self, call)
+            return self._run_on_engine(call)
 
         cls.forward = forward
+
+    @property
+    def automoe(self) -> Status:
+        """Which path the calls of this model took, and why. One for a model and its backbone."""
+        return _statuses.setdefault(self.base_model, Status())
+
+
+class EngineBackbone(_OnEngine):
+    """Mixin for the model below the head. It serves who brings a head or a loss of his own, as TRL does, and
+    calls that the engine covers but for their loss."""
+
+    _run_on_engine = running.run_backbone
+
+
+class EngineModel(_OnEngine):
+    """Mixin for a Transformers causal language model. It adds `automoe`, and changes where a forward pass
+    runs, how weights get in and how a folder is written; everything else is the Transformers class."""
+
+    _run_on_engine = running.run_model
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
         _attach(self)
-
-    @property
-    def automoe(self) -> Status:
-        """Which path the calls of this model took, and why."""
-        return _statuses.setdefault(self, Status())
 
     def get_correct_experts_implementation(self, requested_experts: str | None) -> str:
         """Our experts are the default; any other choice stays."""
@@ -100,12 +113,15 @@ class EngineModel:
 
 def _attach(model: PreTrainedModel) -> None:
     """The config as text is all that the engine needs to be built again, in any process."""
+    patches.patch(model)
     native = undisguised(type(model))
     is_native = native.__name__ in library.native_architectures() and native.__module__.startswith(
         "transformers.models."
     )
     model._automoe_config = _engine_config(model.config, native.__name__) if is_native else None
-    patches.patch(model)
+    if is_native:
+        model.base_model.__class__ = disguised(type(model.base_model), EngineBackbone)
+        model.base_model._automoe_config = model._automoe_config
 
 
 def _engine_config(config: PreTrainedConfig, architecture: str) -> str:
@@ -118,85 +134,6 @@ def _adopt(model: PreTrainedModel) -> PreTrainedModel:
         model.__class__ = disguised(type(model), EngineModel)
         _attach(model)
     return model
-
-
-def _run(model: PreTrainedModel, call: coverage.Call) -> Any:
-    parameters = dict(model.named_parameters())
-    engine = library.engine(_current_config(model))
-    head = model.get_output_embeddings().weight
-    with_router = coverage.has_router(model)
-    router_logits = call.output_router_logits
-    if router_logits is None and with_router:
-        router_logits = model.config.output_router_logits
-    recompute = model.automoe.recompute or ("layer" if coverage.checkpoints_layers(model) else "norms")
-    with torch.autocast(head.device.type, enabled=False):
-        result = engine.forward(
-            [parameters[name] for name in engine.parameter_names],
-            _engine_tensors(call, head.device),
-            {"logits": False, "router_logits": bool(router_logits), "routing_counts": False},
-            recompute,
-        )
-    fields: dict[str, Any] = {"loss": result.get("loss")}
-    if with_router:
-        layers = [key for key in result if key.startswith("router_logits.")]
-        fields["aux_loss"] = result.get("aux_loss")
-        fields["router_logits"] = tuple(result[f"router_logits.{i}"] for i in range(len(layers))) or None
-    output_class = MoeCausalLMOutputWithPast if with_router else CausalLMOutputWithPast
-    output = with_lazy_logits(output_class, _Logits(result["hidden"], head, call.logits_to_keep), **fields)
-    if call.labels is None:
-        output.logits  # noqa: B018 - nobody runs a model without labels for anything but these
-    return_dict = model.config.return_dict if call.return_dict is None else call.return_dict
-    return output if return_dict else output.to_tuple()
-
-
-def _engine_tensors(call: coverage.Call, device: torch.device) -> dict[str, torch.Tensor]:
-    integers = {"input_ids": call.input_ids, "position_ids": call.position_ids, "labels": call.labels}
-    tensors = {name: x.to(device, torch.long) for name, x in integers.items() if x is not None}
-    if call.attention_mask is not None:
-        tensors["attention_mask"] = call.attention_mask.to(device)
-    if call.labels is not None and call.num_items_in_batch is not None:
-        tensors["num_items_in_batch"] = torch.as_tensor(call.num_items_in_batch, device=device)
-    return tensors
-
-
-def _current_config(model: PreTrainedModel) -> str:
-    """Transformers reads the balance loss's coefficient off the model, where users change it."""
-    coefficient = getattr(model, "router_aux_loss_coef", None)
-    if coefficient is None:
-        return model._automoe_config
-    return _with_coefficient(model._automoe_config, coefficient)
-
-
-@functools.lru_cache(maxsize=64)
-def _with_coefficient(config_json: str, coefficient: float) -> str:
-    return json.dumps({**json.loads(config_json), "router_aux_loss_coef": coefficient})
-
-
-def kept_positions(hidden: torch.Tensor, keep: int | torch.Tensor) -> torch.Tensor:
-    """The positions of hidden [B, S, H] that logits_to_keep asks for: the last n, all for 0, an index for
-    every row, or per row a 2-D index or a mask."""
-    if isinstance(keep, int):
-        return hidden[:, slice(-keep, None)]
-    if keep.dim() == 2 and keep.dtype != torch.bool:
-        return hidden.take_along_dim(keep.unsqueeze(-1), dim=1)
-    return hidden[keep] if keep.dim() == 2 else hidden[:, keep]
-
-
-class _Logits:
-    """hidden W^T, as it would have been in the forward pass."""
-
-    def __init__(self, hidden: torch.Tensor, head: torch.Tensor, keep: int | torch.Tensor):
-        self.hidden, self.head, self.keep = hidden, head, keep
-        self.head_version, self.grad = head._version, torch.is_grad_enabled()
-
-    def __call__(self) -> torch.Tensor:
-        if self.head._version != self.head_version:
-            raise RuntimeError(
-                "[output] the logits of this output were not computed, and the weights have changed since "
-                "its forward pass; read `.logits` before `optimizer.step()`"
-            )
-        with torch.set_grad_enabled(self.grad), torch.autocast(self.head.device.type, enabled=False):
-            return nn.functional.linear(kept_positions(self.hidden, self.keep), self.head)
 
 
 class _EngineClasses:

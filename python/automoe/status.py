@@ -3,6 +3,8 @@
 import os
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class FallbackWarning(UserWarning):
@@ -10,7 +12,8 @@ class FallbackWarning(UserWarning):
 
 
 class Status:
-    """`path` and `reasons` tell about the last call, the counts about all of them.
+    """`path` and `reasons` tell about the last call, the counts about all of them. `path` is "engine",
+    "transformers", or "engine below the head" where only head and loss ran in Transformers.
 
     `recompute` overrides what a backward pass computes again: "none", "norms" or "layer". Left at None, it is
     "layer" with gradient checkpointing on and "norms" without.
@@ -22,13 +25,30 @@ class Status:
         self.engine_calls = 0
         self.fallbacks: Counter[str] = Counter()
         self.recompute: str | None = None
+        self._inside_fallback = False
 
     def ran_on_engine(self) -> None:
-        self.path, self.reasons = "engine", ()
         self.engine_calls += 1
+        if self._inside_fallback:
+            self.path = "engine below the head"
+        else:
+            self.path, self.reasons = "engine", ()
 
-    def fell_back(self, reasons: list[str]) -> None:
-        """Warns once per reason; raises RuntimeError under AUTOMOE_STRICT=1."""
+    @contextmanager
+    def falling_back(self, reasons: list[str]) -> Iterator[None]:
+        """Around a call of Transformers' forward. Warns once per reason; raises RuntimeError under
+        AUTOMOE_STRICT=1. A fallback of the backbone inside one of the whole model is no other one."""
+        if self._inside_fallback:
+            yield
+            return
+        self._record(reasons)
+        self._inside_fallback = True
+        try:
+            yield
+        finally:
+            self._inside_fallback = False
+
+    def _record(self, reasons: list[str]) -> None:
         text = "; ".join(reasons)
         if os.environ.get("AUTOMOE_STRICT", "0") not in ("", "0"):
             raise RuntimeError(f"[coverage] AUTOMOE_STRICT=1: the engine does not cover this call: {text}")
@@ -38,7 +58,7 @@ class Status:
                 warnings.warn(
                     f"automoe: this call runs in Transformers' own forward: {reason}",
                     FallbackWarning,
-                    stacklevel=4,
+                    stacklevel=6,
                 )
         self.fallbacks.update(reasons)
 

@@ -31,9 +31,11 @@ CALLS = {
         lambda m: {"input_ids": None, "inputs_embeds": m.get_input_embeddings()(IDS)},
         "inputs_embeds is given",
     ),
-    "shift_labels": (lambda _: {"shift_labels": IDS}, "shift_labels is not covered"),
+    "shift_labels": (lambda _: {"shift_labels": IDS, "use_cache": False}, "shift_labels is not covered"),
     "varlen": (lambda _: {"cu_seq_lens_q": torch.tensor([0, 18])}, "cu_seq_lens_q is not covered"),
 }
+# What touches nothing below the head leaves the rest to the engine.
+ONLY_THE_HEAD = {"shift_labels", "replaced_loss", "another_class", "parametrisation"}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -45,7 +47,8 @@ def test_calls_that_are_not_covered(call):
     for model in (plain, ours):
         batch = {"input_ids": IDS, "labels": IDS, **make(model)}
         results.append(run(model, **{k: v for k, v in batch.items() if v is not None}))
-    assert ours.automoe.path == "transformers" and words in repr(ours.automoe)
+    path = "engine below the head" if call in ONLY_THE_HEAD else "transformers"
+    assert ours.automoe.path == path and words in repr(ours.automoe)
     expected, found = results
     assert_close(found.output.loss, expected.output.loss, "loss")
     assert_close(found.output.logits, expected.output.logits, "logits")
@@ -117,7 +120,7 @@ MODELS = {
     pre_hook_inside: "the module model.layers.1.self_attn.q_proj has hooks",
     backward_hook_inside: "the module model.norm has hooks",
     another_class: "the module lm_head is a",
-    parametrisation: "the parameters are not those of the config: lm_head.",
+    parametrisation: "the module lm_head is a torch.nn.utils.parametrize",
     replaced_forward: "the forward of model.layers.0.mlp was replaced",
     replaced_loss: "the loss function was replaced",
     config_attentions: "output_attentions is asked for by the config",
@@ -135,7 +138,8 @@ def test_models_that_were_changed(change):
     for model in (plain, ours):
         change(model)
         results.append(run(model, input_ids=IDS, labels=IDS, use_cache=False))
-    assert ours.automoe.path == "transformers" and MODELS[change] in repr(ours.automoe)
+    path = "engine below the head" if change.__name__ in ONLY_THE_HEAD else "transformers"
+    assert ours.automoe.path == path and MODELS[change] in repr(ours.automoe)
     assert_close(results[1].output.loss, results[0].output.loss, "loss", 1e-5)
     assert_close(results[1].output.logits, results[0].output.logits, "logits", 1e-5)
 
@@ -238,6 +242,24 @@ def test_strict_mode_turns_a_fallback_into_an_error(monkeypatch):
     ours(IDS, labels=IDS)
     with pytest.raises(RuntimeError, match=r"AUTOMOE_STRICT=1.*use_cache"):
         ours(IDS, labels=IDS, use_cache=True)
+
+
+def test_the_backbone_called_by_itself_runs_on_the_engine():
+    plain, ours = make_pair(QWEN)
+    batch = {**packed(), "use_cache": False, "output_router_logits": True}
+    del batch["labels"]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):  # which position_ids say already
+        batch[name] = torch.tensor([0, 5, 6, 13], dtype=torch.int32)
+    expected, found = plain.model(**batch), ours.model(**batch)
+    assert_on_engine(ours)
+    assert list(found) == list(expected) and type(found) is type(expected)
+    assert_close(found.last_hidden_state, expected.last_hidden_state, "hidden")
+    for each in (found, expected):
+        (each.last_hidden_state.sum() + each.router_logits[0].square().sum()).backward()
+    for (name, p), other in zip(ours.model.named_parameters(), plain.model.parameters(), strict=True):
+        assert_close(p.grad, other.grad, name)
+    assert ours.lm_head.weight.grad is None
+    assert ours.model.automoe is ours.automoe
 
 
 def test_an_unknown_architecture_runs_with_our_ops():

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from automoe import running
 from oracle import FAMILIES, assert_close, make_pair, tokens
 from torch.utils import _pytree
 from transformers.utils import ModelOutput
@@ -30,11 +31,9 @@ READERS = {
 @pytest.fixture
 def counted(monkeypatch):
     """Counts how often logits are computed."""
-    from automoe import model
-
     calls = []
-    compute = model._Logits.__call__
-    monkeypatch.setattr(model._Logits, "__call__", lambda self: calls.append(1) or compute(self))
+    compute = running._Logits.__call__
+    monkeypatch.setattr(running._Logits, "__call__", lambda self: calls.append(1) or compute(self))
     return calls
 
 
