@@ -38,7 +38,8 @@ TEST(BatchSplit, ARowThatNeverFitsStopsClearlyAtOne) {
 }
 
 TEST(BatchSplit, AnyOtherErrorOfTheProbeIsNotHidden) {
-  EXPECT_THROW(find_micro_batch(4, [](int64_t) -> bool { throw ValueError("broken"); }), ValueError);
+  EXPECT_THROW(find_micro_batch(4, [](int64_t) -> bool { throw ValueError("broken"); }),
+               ValueError);
 }
 
 }  // namespace

@@ -65,7 +65,8 @@ std::vector<CheckpointFolder> list_checkpoints(const fs::path& output_dir) {
   for (const auto& entry : fs::directory_iterator(output_dir))
     if (const auto step = step_in(entry.path().filename().string()); step && entry.is_directory())
       found.push_back({*step, entry.path()});
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step < b.step; });
   return found;
 }
 
@@ -94,7 +95,8 @@ void keep_newest(const fs::path& output_dir, int64_t limit) {
 std::vector<std::pair<std::string, uint64_t>> files_of(const fs::path& folder) {
   std::vector<std::pair<std::string, uint64_t>> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) files.emplace_back(entry.path().lexically_relative(folder).string(), entry.file_size());
+    if (entry.is_regular_file())
+      files.emplace_back(entry.path().lexically_relative(folder).string(), entry.file_size());
   std::sort(files.begin(), files.end());
   return files;
 }

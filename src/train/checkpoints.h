@@ -8,7 +8,8 @@
 
 namespace automoe::train {
 
-constexpr const char* kStateFile = "trainer_state.json";  // lists the other files: the mark of completeness
+constexpr const char* kStateFile =
+    "trainer_state.json";  // lists the other files: the mark of completeness
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
 
@@ -26,8 +27,8 @@ std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& outp
 /// Removes what killed saves left, saying so.
 void remove_leftovers(const std::filesystem::path& output_dir);
 
-/// Removes checkpoints, oldest first, until `limit` are left. 0: keeps all. A folder under removal has
-/// no checkpoint's name any more, so that a crash cannot leave half of one.
+/// Removes checkpoints, oldest first, until `limit` are left. 0: keeps all. A folder under removal
+/// has no checkpoint's name any more, so that a crash cannot leave half of one.
 void keep_newest(const std::filesystem::path& output_dir, int64_t limit);
 
 /// Every file below `folder`, relative to it, with its size, sorted.

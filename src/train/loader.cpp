@@ -11,7 +11,8 @@ constexpr int64_t kIgnored = -100;
 
 }  // namespace
 
-MicroBatch make_micro_batch(const PreparedData& data, const Rows& rows, std::span<const int64_t> row_indices) {
+MicroBatch make_micro_batch(const PreparedData& data, const Rows& rows,
+                            std::span<const int64_t> row_indices) {
   MicroBatch batch;
   int64_t total = 0;
   for (const int64_t row : row_indices)
@@ -74,7 +75,8 @@ StepBatch Loader::build(const std::vector<int64_t>& step_rows) const {
 StepBatch Loader::load(int64_t step) {
   StepBatch batch = next_.valid() && next_step_ == step ? next_.get() : build(rows_of(step));
   next_step_ = step + 1;
-  next_ = std::async(std::launch::async, [this, step_rows = rows_of(step + 1)] { return build(step_rows); });
+  next_ = std::async(std::launch::async,
+                     [this, step_rows = rows_of(step + 1)] { return build(step_rows); });
   return batch;
 }
 

@@ -13,9 +13,9 @@
 
 namespace automoe::train {
 
-/// Rows joined into one sequence of T tokens, on the CPU. Positions restart at each document; a label is
-/// the token itself where it is trained, -100 elsewhere and at each document's first token, which
-/// nothing before it may predict.
+/// Rows joined into one sequence of T tokens, on the CPU. Positions restart at each document; a
+/// label is the token itself where it is trained, -100 elsewhere and at each document's first
+/// token, which nothing before it may predict.
 struct MicroBatch {
   at::Tensor input_ids, position_ids, labels;  // [1, T] int64
   std::vector<int64_t> document_ends;          // ascending, the last one is T
@@ -27,7 +27,8 @@ struct StepBatch {
   int64_t tokens = 0, labelled_tokens = 0;
 };
 
-MicroBatch make_micro_batch(const PreparedData& data, const Rows& rows, std::span<const int64_t> row_indices);
+MicroBatch make_micro_batch(const PreparedData& data, const Rows& rows,
+                            std::span<const int64_t> row_indices);
 
 struct LoaderOptions {
   int64_t rows_per_micro_batch = 1;
@@ -35,9 +36,9 @@ struct LoaderOptions {
   uint64_t seed = 0;
 };
 
-/// What a step sees is a pure function of (data, rows, options, step). Every row comes exactly once an
-/// epoch; an epoch's last step may hold fewer rows. While a step is used the next one is built on
-/// another thread. `data` and `rows` must outlive the loader.
+/// What a step sees is a pure function of (data, rows, options, step). Every row comes exactly once
+/// an epoch; an epoch's last step may hold fewer rows. While a step is used the next one is built
+/// on another thread. `data` and `rows` must outlive the loader.
 class Loader {
  public:
   Loader(const PreparedData& data, const Rows& rows, const LoaderOptions& options);
@@ -52,9 +53,9 @@ class Loader {
   const PreparedData& data_;
   const Rows& rows_;
   LoaderOptions options_;
-  int64_t epoch_ = -1;          // whose order is in order_
+  int64_t epoch_ = -1;  // whose order is in order_
   std::vector<int64_t> order_;
-  int64_t next_step_ = -1;      // what next_ holds
+  int64_t next_step_ = -1;  // what next_ holds
   std::future<StepBatch> next_;
 };
 

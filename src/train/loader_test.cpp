@@ -16,7 +16,8 @@ std::vector<int64_t> values(const at::Tensor& tensor) {
 
 struct Fixture {
   explicit Fixture(const std::vector<TestDocument>& documents, int64_t max_length = 16)
-      : data(write_prepared(scratch / "data", documents)), rows(pack_documents(data.lengths(), max_length)) {}
+      : data(write_prepared(scratch / "data", documents)),
+        rows(pack_documents(data.lengths(), max_length)) {}
   Scratch scratch;
   PreparedData data;
   Rows rows;
@@ -31,8 +32,11 @@ MicroBatch whole(const Fixture& fixture) {
 
 double summed_loss(const CausalLM& model, const MicroBatch& batch) {
   const at::NoGradGuard no_grad;
-  Batch input{.input_ids = batch.input_ids, .attention_mask = {}, .position_ids = batch.position_ids,
-              .labels = batch.labels, .num_items_in_batch = at::scalar_tensor(1, at::kLong),
+  Batch input{.input_ids = batch.input_ids,
+              .attention_mask = {},
+              .position_ids = batch.position_ids,
+              .labels = batch.labels,
+              .num_items_in_batch = at::scalar_tensor(1, at::kLong),
               .document_ends = batch.document_ends};
   return model.forward(input).loss.item<double>();
 }
@@ -69,8 +73,12 @@ TEST(Loader, APackedDocumentDoesNotSeeItsNeighbour) {
   const at::NoGradGuard no_grad;
   const auto logits_of_second = [&](const std::vector<TestDocument>& both) {
     const MicroBatch batch = whole(Fixture(both));
-    const Batch input{.input_ids = batch.input_ids, .attention_mask = {}, .position_ids = batch.position_ids,
-                      .labels = {}, .num_items_in_batch = {}, .document_ends = batch.document_ends};
+    const Batch input{.input_ids = batch.input_ids,
+                      .attention_mask = {},
+                      .position_ids = batch.position_ids,
+                      .labels = {},
+                      .num_items_in_batch = {},
+                      .document_ends = batch.document_ends};
     return model.forward(input).logits.slice(1, 6);
   };
   const at::Tensor before = logits_of_second(documents);
@@ -88,7 +96,8 @@ TEST(Loader, TheEndTokenIsTrainedEvenIfItIsThePadToken) {
 
 TEST(Loader, EveryRowComesOnceAnEpochAndTheLastStepMayBeShort) {
   const Fixture fixture(random_documents(std::vector<int64_t>(11, 10), 7), 10);
-  Loader loader(fixture.data, fixture.rows, {.rows_per_micro_batch = 2, .micro_batches_per_step = 2, .seed = 9});
+  Loader loader(fixture.data, fixture.rows,
+                {.rows_per_micro_batch = 2, .micro_batches_per_step = 2, .seed = 9});
   ASSERT_EQ(loader.steps_per_epoch(), 3);
   for (const int64_t epoch : {0, 1}) {
     std::multiset<std::vector<int64_t>> seen, expected;
@@ -97,7 +106,8 @@ TEST(Loader, EveryRowComesOnceAnEpochAndTheLastStepMayBeShort) {
       EXPECT_EQ(batch.micro_batches.size(), 2u);
       EXPECT_EQ(batch.tokens, step % 3 < 2 ? 40 : 30);
       for (const MicroBatch& micro_batch : batch.micro_batches)
-        for (const at::Tensor& row : micro_batch.input_ids.split(10, 1)) seen.insert(values(row.contiguous()));
+        for (const at::Tensor& row : micro_batch.input_ids.split(10, 1))
+          seen.insert(values(row.contiguous()));
     }
     for (int64_t i = 0; i < 11; ++i) {
       const auto tokens = fixture.data.document(i).tokens;

@@ -16,22 +16,25 @@ namespace automoe::train {
 namespace fs = std::filesystem;
 
 std::string step_line(const StepMetrics& metrics) {
-  Json line{{"step", metrics.step},
-            {"epoch", metrics.epoch},
-            {"loss", metrics.loss},
-            {"aux_loss", metrics.aux_loss},
-            {"grad_norm", metrics.grad_norm},
-            {"learning_rate", metrics.learning_rate},
-            {"tokens", metrics.tokens},
-            {"labelled_tokens", metrics.labelled_tokens},
-            {"seconds", metrics.seconds},
-            {"tokens_per_second", metrics.seconds > 0 ? double(metrics.tokens) / metrics.seconds : 0.0},
-            {"memory_gib", metrics.memory_gib}};
+  Json line{
+      {"step", metrics.step},
+      {"epoch", metrics.epoch},
+      {"loss", metrics.loss},
+      {"aux_loss", metrics.aux_loss},
+      {"grad_norm", metrics.grad_norm},
+      {"learning_rate", metrics.learning_rate},
+      {"tokens", metrics.tokens},
+      {"labelled_tokens", metrics.labelled_tokens},
+      {"seconds", metrics.seconds},
+      {"tokens_per_second", metrics.seconds > 0 ? double(metrics.tokens) / metrics.seconds : 0.0},
+      {"memory_gib", metrics.memory_gib}};
   if (!metrics.expert_load.empty()) {
     Json ratios = Json::array(), dead = Json::array();
     for (const std::vector<int64_t>& layer : metrics.expert_load) {
-      const double mean = double(std::accumulate(layer.begin(), layer.end(), int64_t{0})) / double(layer.size());
-      ratios.push_back(mean > 0 ? double(*std::max_element(layer.begin(), layer.end())) / mean : 0.0);
+      const double mean =
+          double(std::accumulate(layer.begin(), layer.end(), int64_t{0})) / double(layer.size());
+      ratios.push_back(mean > 0 ? double(*std::max_element(layer.begin(), layer.end())) / mean
+                                : 0.0);
       dead.push_back(std::count(layer.begin(), layer.end(), int64_t{0}));
     }
     line["expert_max_over_mean"] = ratios;
@@ -56,8 +59,8 @@ void append_line(const fs::path& path, const std::string& line) {
   const ssize_t written = ::write(file, bytes.data(), bytes.size());
   const int error = errno;
   ::close(file);
-  AUTOMOE_CHECK(written == ssize_t(bytes.size()), "[metrics] cannot append to ", path.string(), ": ",
-                written < 0 ? std::strerror(error) : "the disk is full");
+  AUTOMOE_CHECK(written == ssize_t(bytes.size()), "[metrics] cannot append to ", path.string(),
+                ": ", written < 0 ? std::strerror(error) : "the disk is full");
 }
 
 void keep_lines_until(const fs::path& path, int64_t step) {

@@ -28,7 +28,8 @@ TEST(Metrics, LinesBeyondAStepAndCutLinesAreDropped) {
   append_line(file, R"({"step":2,"eval_loss":1.5})");
   write_content(scratch / "cut", content_of(file) + "{\"step\":1,\"lo");
   keep_lines_until(scratch / "cut", 2);
-  EXPECT_EQ(content_of(scratch / "cut"), "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"eval_loss\":1.5}\n");
+  EXPECT_EQ(content_of(scratch / "cut"),
+            "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"eval_loss\":1.5}\n");
   keep_lines_until(file, 9);
   EXPECT_EQ(content_of(file).size(), 4 * 11 + 27u);
   keep_lines_until(scratch / "absent", 2);

@@ -1,5 +1,5 @@
-// Random numbers as a pure function of a counter: the same on every platform, and nothing to save on
-// resume. Needs no Torch header.
+// Random numbers as a pure function of a counter: the same on every platform, and nothing to save
+// on resume. Needs no Torch header.
 #pragma once
 
 #include <cstdint>

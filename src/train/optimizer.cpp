@@ -27,8 +27,8 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
   for (const Slot& slot : slots_) {
     const at::Tensor& grad = slot.parameter.tensor.grad();
     if (!grad.defined()) continue;
-    kernels::adamw_(slot.parameter.tensor.detach(), slot.master, slot.exp_avg, slot.exp_avg_sq, grad.contiguous(),
-                    grad_scale,
+    kernels::adamw_(slot.parameter.tensor.detach(), slot.master, slot.exp_avg, slot.exp_avg_sq,
+                    grad.contiguous(), grad_scale,
                     {.learning_rate = learning_rate,
                      .beta1 = options_.beta1,
                      .beta2 = options_.beta2,
@@ -52,7 +52,8 @@ std::vector<NamedTensor> Optimizer::state() const {
   std::vector<NamedTensor> state;
   for (const Slot& slot : slots_) {
     const std::string& name = slot.parameter.name;
-    if (slot.parameter.tensor.scalar_type() != at::kFloat) state.push_back({"master." + name, slot.master});
+    if (slot.parameter.tensor.scalar_type() != at::kFloat)
+      state.push_back({"master." + name, slot.master});
     state.push_back({"exp_avg." + name, slot.exp_avg});
     state.push_back({"exp_avg_sq." + name, slot.exp_avg_sq});
   }

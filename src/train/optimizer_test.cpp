@@ -11,7 +11,9 @@ void set_grad(const at::Tensor& parameter, double value) {
   parameter.mutable_grad() = at::full_like(parameter.detach(), value);
 }
 
-double mean_movement(const at::Tensor& from_one) { return (1.0 - from_one.to(at::kDouble)).mean().item<double>(); }
+double mean_movement(const at::Tensor& from_one) {
+  return (1.0 - from_one.to(at::kDouble)).mean().item<double>();
+}
 
 at::Tensor state_named(const Optimizer& optimizer, const std::string& name) {
   for (const NamedTensor& entry : optimizer.state())
@@ -48,7 +50,8 @@ TEST(Optimizer, AnFp32ParameterHasNoSecondCopy) {
 }
 
 TEST(Optimizer, NormsAndBiasesTakeNoDecayAndParametersWithoutGradientStay) {
-  const at::Tensor matrix = leaf(at::ones({2, 3})), vector = leaf(at::ones({3})), unused = leaf(at::ones({2, 3}));
+  const at::Tensor matrix = leaf(at::ones({2, 3})), vector = leaf(at::ones({3})),
+                   unused = leaf(at::ones({2, 3}));
   Optimizer optimizer({{"m", matrix}, {"v", vector}, {"u", unused}}, {.weight_decay = 0.5});
   set_grad(matrix, 0.0);
   set_grad(vector, 0.0);
@@ -68,7 +71,10 @@ TEST(Optimizer, ClearedGradientsAreFreed) {
 }
 
 TEST(Optimizer, ADoubleParameterIsRefusedByName) {
-  EXPECT_SAYS(message_of([] { Optimizer({{"w", at::ones({2}, at::kDouble)}}, {}); }), "w is Double");
+  EXPECT_SAYS(message_of([] {
+                Optimizer({{"w", at::ones({2}, at::kDouble)}}, {});
+              }),
+              "w is Double");
 }
 
 }  // namespace

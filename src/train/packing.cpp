@@ -42,7 +42,8 @@ class OpenRows {
 Rows pack_documents(std::span<const int64_t> lengths, int64_t max_length) {
   std::vector<int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
 
   OpenRows open(max_length);
   std::vector<int64_t> row_of(lengths.size());
@@ -74,14 +75,16 @@ Rows one_document_per_row(int64_t num_documents) {
   return rows;
 }
 
-void require_fit(std::span<const int64_t> lengths, int64_t max_length, const std::string& data_name) {
+void require_fit(std::span<const int64_t> lengths, int64_t max_length,
+                 const std::string& data_name) {
   const auto longest = std::max_element(lengths.begin(), lengths.end());
   if (longest == lengths.end() || *longest <= max_length) return;
-  const auto too_long = std::count_if(lengths.begin(), lengths.end(), [&](int64_t n) { return n > max_length; });
-  throw ValueError(text("[data] ", data_name, ": document ", longest - lengths.begin(), " has ", *longest,
-                        " tokens, more than max_length = ", max_length, " (", too_long, " of ", lengths.size(),
-                        " documents are too long); set max_length to ", *longest,
-                        ", or prepare the data again with a lower length limit"));
+  const auto too_long =
+      std::count_if(lengths.begin(), lengths.end(), [&](int64_t n) { return n > max_length; });
+  throw ValueError(text("[data] ", data_name, ": document ", longest - lengths.begin(), " has ",
+                        *longest, " tokens, more than max_length = ", max_length, " (", too_long,
+                        " of ", lengths.size(), " documents are too long); set max_length to ",
+                        *longest, ", or prepare the data again with a lower length limit"));
 }
 
 double fill_ratio(const Rows& rows, std::span<const int64_t> lengths, int64_t max_length) {

@@ -54,7 +54,9 @@ TEST(Packing, OneDocumentPerRowKeepsThemApart) {
 TEST(Packing, ADocumentTooLongIsNamedWithTheRemedy) {
   const std::vector<int64_t> lengths{5, 30, 21};
   const std::string said = message_of([&] { require_fit(lengths, 20, "chats"); });
-  EXPECT_SAYS(said, "chats: document 1 has 30 tokens, more than max_length = 20 (2 of 3 documents are too long)");
+  EXPECT_SAYS(
+      said,
+      "chats: document 1 has 30 tokens, more than max_length = 20 (2 of 3 documents are too long)");
   EXPECT_SAYS(said, "set max_length to 30");
   require_fit(lengths, 30, "chats");
 }

@@ -1,4 +1,5 @@
-// Prepared data on disk, as docs/data.md describes it: memory-mapped and checked. Needs no Torch header.
+// Prepared data on disk, as docs/data.md describes it: memory-mapped and checked. Needs no Torch
+// header.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@
 
 namespace automoe::train {
 
-/// The contents of a prepared folder's four files. The .bin parts must be aligned for their types and
-/// outlive whoever reads them.
+/// The contents of a prepared folder's four files. The .bin parts must be aligned for their types
+/// and outlive whoever reads them.
 struct PreparedBytes {
-  std::string meta;                     // meta.json
-  std::span<const std::byte> tokens;    // uint32[N]
-  std::span<const std::byte> trained;   // uint8[N], 1 = the token is a target
-  std::span<const std::byte> offsets;   // int64[D + 1]
+  std::string meta;                    // meta.json
+  std::span<const std::byte> tokens;   // uint32[N]
+  std::span<const std::byte> trained;  // uint8[N], 1 = the token is a target
+  std::span<const std::byte> offsets;  // int64[D + 1]
 };
 
 struct Document {

@@ -9,12 +9,17 @@ namespace automoe::train {
 namespace {
 
 Schedule schedule(const std::string& type, double min_lr_ratio = 0.0) {
-  return {.type = type, .total_steps = 50, .warmup_steps = 7, .decay_steps = 13, .min_lr_ratio = min_lr_ratio};
+  return {.type = type,
+          .total_steps = 50,
+          .warmup_steps = 7,
+          .decay_steps = 13,
+          .min_lr_ratio = min_lr_ratio};
 }
 
 TEST(Schedule, WarmUpRisesLinearlyFromZeroInEveryType) {
   for (const std::string& type : schedule_names())
-    for (int64_t step = 0; step < 7; ++step) EXPECT_DOUBLE_EQ(schedule(type).factor(step), double(step) / 7) << type;
+    for (int64_t step = 0; step < 7; ++step)
+      EXPECT_DOUBLE_EQ(schedule(type).factor(step), double(step) / 7) << type;
 }
 
 TEST(Schedule, ConstantStaysAtOne) {
@@ -40,7 +45,8 @@ TEST(Schedule, WarmupStableDecayHoldsThenFollowsACosineToTheFloor) {
   EXPECT_DOUBLE_EQ(wsd.factor(3), 0.2 + 0.8 * 3.0 / 7.0);
   for (int64_t step = 7; step <= 37; ++step) EXPECT_EQ(wsd.factor(step), 1.0);
   for (int64_t step = 38; step < 50; ++step)
-    EXPECT_NEAR(wsd.factor(step), 0.2 + 0.4 * (1 + std::cos(std::numbers::pi * double(step - 37) / 13)), 1e-15);
+    EXPECT_NEAR(wsd.factor(step),
+                0.2 + 0.4 * (1 + std::cos(std::numbers::pi * double(step - 37) / 13)), 1e-15);
   EXPECT_EQ(wsd.factor(50), 0.2);
 }
 

@@ -5,8 +5,8 @@
 
 namespace automoe::train {
 
-/// While alive, SIGTERM and SIGINT are noted instead of ending the process; a second SIGINT ends it. The
-/// handlers of before are restored at the end. One at a time in a process.
+/// While alive, SIGTERM and SIGINT are noted instead of ending the process; a second SIGINT ends
+/// it. The handlers of before are restored at the end. One at a time in a process.
 class StopSignals {
  public:
   StopSignals();
@@ -18,7 +18,8 @@ class StopSignals {
   int received() const;
 
  private:
-  struct sigaction old_term_ {}, old_int_ {};
+  struct sigaction old_term_ {
+  }, old_int_{};
 };
 
 }  // namespace automoe::train

@@ -23,7 +23,8 @@ class Scratch {
  public:
   Scratch() {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = fs::path(testing::TempDir()) / text("automoe_", test->test_suite_name(), "_", test->name(), "_", getpid());
+    path_ = fs::path(testing::TempDir()) /
+            text("automoe_", test->test_suite_name(), "_", test->name(), "_", getpid());
     fs::remove_all(path_);
     fs::create_directories(path_);
   }
@@ -100,22 +101,27 @@ inline fs::path write_prepared(const fs::path& folder, const std::vector<TestDoc
   write_content(folder / "tokens.bin", bytes_of(tokens));
   write_content(folder / "trained.bin", bytes_of(trained));
   write_content(folder / "offsets.bin", bytes_of(offsets));
-  const Json meta{{"format", "automoe-data"},      {"version", 1},
-                  {"tokens", tokens.size()},       {"documents", documents.size()},
-                  {"trained_tokens", trained_tokens}, {"max_document", longest},
-                  {"vocab_size", nullptr},         {"eos_token_ids", {0}}};
+  const Json meta{{"format", "automoe-data"},
+                  {"version", 1},
+                  {"tokens", tokens.size()},
+                  {"documents", documents.size()},
+                  {"trained_tokens", trained_tokens},
+                  {"max_document", longest},
+                  {"vocab_size", nullptr},
+                  {"eos_token_ids", {0}}};
   write_content(folder / "meta.json", meta.dump());
   return folder;
 }
 
 /// Documents of `lengths`, tokens below 64 out of `seed`, the first `prompt` of each not trained.
-inline std::vector<TestDocument> random_documents(const std::vector<int64_t>& lengths, uint64_t seed,
-                                                  size_t prompt = 0) {
+inline std::vector<TestDocument> random_documents(const std::vector<int64_t>& lengths,
+                                                  uint64_t seed, size_t prompt = 0) {
   std::vector<TestDocument> documents;
   uint64_t counter = 0;
   for (const int64_t length : lengths) {
     std::vector<uint32_t> tokens;
-    for (int64_t i = 0; i < length; ++i) tokens.push_back(uint32_t(random_below(mix(seed), counter++, 64)));
+    for (int64_t i = 0; i < length; ++i)
+      tokens.push_back(uint32_t(random_below(mix(seed), counter++, 64)));
     documents.push_back(make_document(std::move(tokens), prompt));
   }
   return documents;
@@ -135,7 +141,8 @@ inline CausalLM tiny_model(at::ScalarType dtype = at::kFloat) {
 
 inline std::vector<at::Tensor> copies(const CausalLM& model) {
   std::vector<at::Tensor> out;
-  for (const NamedTensor& parameter : model.parameters()) out.push_back(parameter.tensor.detach().clone());
+  for (const NamedTensor& parameter : model.parameters())
+    out.push_back(parameter.tensor.detach().clone());
   return out;
 }
 
@@ -151,7 +158,8 @@ inline TrainConfig tiny_config(const Scratch& scratch, const std::string& output
   config.train_data = scratch / "data";
   config.output_dir = scratch / output;
   if (!fs::exists(config.train_data))
-    write_prepared(config.train_data, random_documents({5, 24, 11, 9, 3, 17, 8, 21, 13, 2, 19}, 1, /*prompt=*/1));
+    write_prepared(config.train_data,
+                   random_documents({5, 24, 11, 9, 3, 17, 8, 21, 13, 2, 19}, 1, /*prompt=*/1));
   config.max_length = 24;
   config.gradient_accumulation_steps = 2;
   config.num_train_epochs = 3;

@@ -35,11 +35,13 @@ TEST(TrainConfig, AWholeNumberMayBeSpelledAsAFloat) {
 }
 
 TEST(TrainConfig, AnUnknownKeyNamesTheNearestKnownOne) {
-  EXPECT_SAYS(fault_of(R"({"learning_rat": 1})"), "unknown key 'learning_rat' in the config. Did you mean 'learning_rate'?");
+  EXPECT_SAYS(fault_of(R"({"learning_rat": 1})"),
+              "unknown key 'learning_rat' in the config. Did you mean 'learning_rate'?");
 }
 
 TEST(TrainConfig, AWrongTypeNamesKeyExpectationAndValue) {
-  EXPECT_SAYS(fault_of(R"({"learning_rate": "1e-5"})"), "learning_rate must be a number, got \"1e-5\"");
+  EXPECT_SAYS(fault_of(R"({"learning_rate": "1e-5"})"),
+              "learning_rate must be a number, got \"1e-5\"");
   EXPECT_SAYS(fault_of(R"({"max_steps": 1.5})"), "max_steps must be a whole number, got 1.5");
   EXPECT_SAYS(fault_of(R"({"max_length": 1e300})"), "max_length must be a whole number");
   EXPECT_SAYS(fault_of(R"({"seed": -1})"), "seed must be a whole number of at least 0, got -1");
@@ -59,7 +61,8 @@ TEST(TrainConfig, AnImpossibleValueNamesKeyValueAndWhatIsAllowed) {
            {R"({"lr_scheduler_type": "cosin"})", "Did you mean 'cosine'?"},
            {R"({"recompute": "all"})", "recompute must be one of none, norms, layer, got 'all'"},
            {R"({"save_steps": -1})", "save_steps must be at least 0, got -1"},
-           {R"({"gradient_accumulation_steps": 0})", "gradient_accumulation_steps must be at least 1, got 0"},
+           {R"({"gradient_accumulation_steps": 0})",
+            "gradient_accumulation_steps must be at least 1, got 0"},
            {R"({"eval_steps": 5})", "there is no eval_data"},
            {R"({"resume_from_checkpoint": ""})", "must be auto, never or a checkpoint folder"}})
     EXPECT_SAYS(fault_of(json), expected);

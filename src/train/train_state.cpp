@@ -15,18 +15,21 @@ constexpr const char* kOptimizerFolder = "optimizer";
 constexpr uint64_t kSmallFilesBytes = 64 << 20;  // room for tokenizer, config and headers
 
 uint64_t bytes_of(const std::vector<NamedTensor>& tensors) {
-  return std::accumulate(tensors.begin(), tensors.end(), uint64_t{0},
-                         [](uint64_t sum, const NamedTensor& entry) { return sum + entry.tensor.nbytes(); });
+  return std::accumulate(
+      tensors.begin(), tensors.end(), uint64_t{0},
+      [](uint64_t sum, const NamedTensor& entry) { return sum + entry.tensor.nbytes(); });
 }
 
 // The same memory without autograd: what is filled on other threads.
 std::vector<NamedTensor> detached(const std::vector<NamedTensor>& parameters) {
   std::vector<NamedTensor> out;
-  for (const NamedTensor& parameter : parameters) out.push_back({parameter.name, parameter.tensor.detach()});
+  for (const NamedTensor& parameter : parameters)
+    out.push_back({parameter.name, parameter.tensor.detach()});
   return out;
 }
 
-Json state_json(const fs::path& folder, const Progress& progress, const Json& settings, const Json& config) {
+Json state_json(const fs::path& folder, const Progress& progress, const Json& settings,
+                const Json& config) {
   Json files = Json::object();
   for (const auto& [name, bytes] : files_of(folder)) files[name] = bytes;
   return Json{{"global_step", progress.step},
@@ -39,12 +42,14 @@ Json state_json(const fs::path& folder, const Progress& progress, const Json& se
               {"files", files}};
 }
 
-void fill(const fs::path& folder, const CausalLM& model, const Optimizer& optimizer, const Progress& progress,
-          const Json& settings, const Json& config) {
+void fill(const fs::path& folder, const CausalLM& model, const Optimizer& optimizer,
+          const Progress& progress, const Json& settings, const Json& config) {
   model.save_pretrained(folder);
   fs::create_directory(folder / kOptimizerFolder);
-  if (const auto state = optimizer.state(); !state.empty()) save_checkpoint(folder / kOptimizerFolder, {}, state);
-  write_file_atomically(folder / kStateFile, state_json(folder, progress, settings, config).dump(2) + "\n");
+  if (const auto state = optimizer.state(); !state.empty())
+    save_checkpoint(folder / kOptimizerFolder, {}, state);
+  write_file_atomically(folder / kStateFile,
+                        state_json(folder, progress, settings, config).dump(2) + "\n");
 }
 
 // "learning_rate was 1e-05 and is 2e-05", for each setting that differs.
@@ -53,7 +58,8 @@ std::vector<std::string> differences(const Json& before, const Json& now) {
   for (const auto& [key, value] : now.items()) {
     const auto found = before.find(key);
     if (found == before.end() || *found != value)
-      out.push_back(text(key, " was ", found == before.end() ? "absent" : found->dump(), " and is ", value.dump()));
+      out.push_back(text(key, " was ", found == before.end() ? "absent" : found->dump(), " and is ",
+                         value.dump()));
   }
   return out;
 }
@@ -62,7 +68,8 @@ std::vector<std::string> differences(const Json& before, const Json& now) {
 
 void write_checkpoint(const fs::path& folder, const CausalLM& model, const Optimizer& optimizer,
                       const Progress& progress, const Json& settings, const Json& config) {
-  const uint64_t needed = bytes_of(model.parameters()) + bytes_of(optimizer.state()) + kSmallFilesBytes;
+  const uint64_t needed =
+      bytes_of(model.parameters()) + bytes_of(optimizer.state()) + kSmallFilesBytes;
   require_free_space(folder, needed);
   try {
     StagedFolder staged(folder);
@@ -71,17 +78,20 @@ void write_checkpoint(const fs::path& folder, const CausalLM& model, const Optim
   } catch (const std::exception& error) {
     std::error_code unknown;
     const fs::space_info space = fs::space(folder.parent_path(), unknown);
-    throw RuntimeError(text("[checkpoint] cannot save ", folder.string(), ", which needs ", needed, " bytes, ",
+    throw RuntimeError(text("[checkpoint] cannot save ", folder.string(), ", which needs ", needed,
+                            " bytes, ",
                             unknown ? std::string("unknown") : std::to_string(space.available),
                             " are free: ", error.what(), "; older checkpoints are as they were"));
   }
 }
 
-Progress read_checkpoint(const fs::path& folder, CausalLM& model, Optimizer& optimizer, const Json& settings) {
+Progress read_checkpoint(const fs::path& folder, CausalLM& model, Optimizer& optimizer,
+                         const Json& settings) {
   const Json state = read_json(folder / kStateFile);
   const auto differing = differences(value_or<Json>(state, "settings", Json::object()), settings);
-  AUTOMOE_CHECK_VALUE(differing.empty(), "[resume] ", folder.string(), " belongs to another run: ",
-                      join(differing, "; "), ". Set that back, or start afresh with resume_from_checkpoint = never ",
+  AUTOMOE_CHECK_VALUE(differing.empty(), "[resume] ", folder.string(),
+                      " belongs to another run: ", join(differing, "; "),
+                      ". Set that back, or start afresh with resume_from_checkpoint = never ",
                       "and another output_dir");
   Progress progress{.step = require<int64_t>(state, "global_step"),
                     .epoch = require<double>(state, "epoch"),

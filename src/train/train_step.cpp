@@ -27,12 +27,16 @@ Batch on_device(const MicroBatch& batch, at::Device device, int64_t num_items) {
           .document_ends = batch.document_ends};
 }
 
-Tensor sum_of(const std::vector<Tensor>& scalars) { return at::stack(scalars).to(at::kDouble).sum(); }
+Tensor sum_of(const std::vector<Tensor>& scalars) {
+  return at::stack(scalars).to(at::kDouble).sum();
+}
 
 }  // namespace
 
-StepLosses accumulate_gradients(const CausalLM& model, const StepBatch& step, const StepOptions& options) {
-  AUTOMOE_CHECK(step.labelled_tokens > 0, "[train] a step without labelled tokens has no gradients");
+StepLosses accumulate_gradients(const CausalLM& model, const StepBatch& step,
+                                const StepOptions& options) {
+  AUTOMOE_CHECK(step.labelled_tokens > 0,
+                "[train] a step without labelled tokens has no gradients");
   const ForwardOptions forward_options{.recompute = options.recompute,
                                        .logits = false,
                                        .logits_to_keep = {},
@@ -41,11 +45,12 @@ StepLosses accumulate_gradients(const CausalLM& model, const StepBatch& step, co
   std::vector<Tensor> losses, aux_losses;
   Tensor expert_load;
   for (const MicroBatch& micro_batch : step.micro_batches) {
-    const ModelOutput out =
-        model.forward(on_device(micro_batch, device_of(model), step.labelled_tokens), forward_options);
+    const ModelOutput out = model.forward(
+        on_device(micro_batch, device_of(model), step.labelled_tokens), forward_options);
     if (out.aux_loss.defined()) {
       const double share = double(micro_batch.input_ids.numel()) / double(step.tokens);
-      const Tensor balance = options.router_aux_loss_coef * out.aux_loss;  // in out.loss with weight 1
+      const Tensor balance =
+          options.router_aux_loss_coef * out.aux_loss;  // in out.loss with weight 1
       (share == 1.0 ? out.loss : out.loss + (share - 1.0) * balance).backward();
       losses.push_back((out.loss - balance).detach());
       aux_losses.push_back(share * out.aux_loss.detach());
@@ -71,9 +76,13 @@ EvalMetrics evaluate_rows(const CausalLM& model, const PreparedData& data, const
     const MicroBatch batch = make_micro_batch(data, rows, indices);
     if (batch.labelled_tokens == 0) continue;
     metrics.labelled_tokens += batch.labelled_tokens;
-    sums.push_back(model.forward(on_device(batch, device_of(model), /*num_items=*/1), {.logits = false, .logits_to_keep = {}}).loss);
+    sums.push_back(model
+                       .forward(on_device(batch, device_of(model), /*num_items=*/1),
+                                {.logits = false, .logits_to_keep = {}})
+                       .loss);
   }
-  AUTOMOE_CHECK_VALUE(metrics.labelled_tokens > 0, "[eval] ", data.name(), " holds no trained tokens to evaluate");
+  AUTOMOE_CHECK_VALUE(metrics.labelled_tokens > 0, "[eval] ", data.name(),
+                      " holds no trained tokens to evaluate");
   metrics.loss = sum_of(sums).item<double>() / double(metrics.labelled_tokens);
   metrics.perplexity = std::exp(metrics.loss);
   return metrics;

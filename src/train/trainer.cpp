@@ -26,8 +26,10 @@ using Clock = std::chrono::steady_clock;
 
 TrainConfig checked(TrainConfig config) {
   check_config(config);
-  AUTOMOE_CHECK_VALUE(!config.train_data.empty(), "[train] train_data is missing; name a prepared folder");
-  AUTOMOE_CHECK_VALUE(!config.output_dir.empty(), "[train] output_dir is missing; name a folder for checkpoints");
+  AUTOMOE_CHECK_VALUE(!config.train_data.empty(),
+                      "[train] train_data is missing; name a prepared folder");
+  AUTOMOE_CHECK_VALUE(!config.output_dir.empty(),
+                      "[train] output_dir is missing; name a folder for checkpoints");
   return config;
 }
 
@@ -83,13 +85,17 @@ struct Trainer::State {
 Trainer::State::State(CausalLM& trained_model, TrainConfig given)
     : model(trained_model),
       config(checked(std::move(given))),
-      vocab_size(require<int64_t>(parse_json(model.config_json(), "the model's config"), "vocab_size")),
-      step_options{.recompute = recompute_from(config.recompute),
-                   .router_aux_loss = model.has_experts() && config.router_aux_loss.value_or(model.aux_loss_in_config()),
-                   .router_aux_loss_coef = value_or(parse_json(model.config_json(), "the model's config"),
-                                                    "router_aux_loss_coef", 0.001)},
+      vocab_size(
+          require<int64_t>(parse_json(model.config_json(), "the model's config"), "vocab_size")),
+      step_options{
+          .recompute = recompute_from(config.recompute),
+          .router_aux_loss =
+              model.has_experts() && config.router_aux_loss.value_or(model.aux_loss_in_config()),
+          .router_aux_loss_coef = value_or(parse_json(model.config_json(), "the model's config"),
+                                           "router_aux_loss_coef", 0.001)},
       train_set(config.train_data, config),
-      eval_set(config.eval_data.empty() ? std::nullopt : std::make_optional<PackedData>(config.eval_data, config)),
+      eval_set(config.eval_data.empty() ? std::nullopt
+                                        : std::make_optional<PackedData>(config.eval_data, config)),
       loader(train_set.data, train_set.rows,
              {.rows_per_micro_batch = config.per_device_train_batch_size,
               .micro_batches_per_step = config.gradient_accumulation_steps,
@@ -100,9 +106,11 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
                           .beta2 = config.adam_beta2,
                           .epsilon = config.adam_epsilon,
                           .weight_decay = config.weight_decay}),
-      settings(curve_settings(config, schedule, train_set.data, model, step_options.router_aux_loss)) {
-  AUTOMOE_CHECK_VALUE(model.has_experts() || !config.router_aux_loss.value_or(false),
-                      "[train] router_aux_loss is true, but the model has no experts; leave it unset");
+      settings(
+          curve_settings(config, schedule, train_set.data, model, step_options.router_aux_loss)) {
+  AUTOMOE_CHECK_VALUE(
+      model.has_experts() || !config.router_aux_loss.value_or(false),
+      "[train] router_aux_loss is true, but the model has no experts; leave it unset");
   const std::string note = check_training_data(train_set.data, vocab_size);
   if (!note.empty()) warn_once(note);
   if (eval_set) check_evaluation_data(eval_set->data, vocab_size);
@@ -123,12 +131,13 @@ void Trainer::State::announce() const {
   };
   std::string balance = "no experts";
   if (model.has_experts())
-    balance = step_options.router_aux_loss ? text("balance loss on, coefficient ", step_options.router_aux_loss_coef)
-                                           : std::string("balance loss off");
+    balance = step_options.router_aux_loss
+                  ? text("balance loss on, coefficient ", step_options.router_aux_loss_coef)
+                  : std::string("balance loss off");
   warn_once(text("training ", count(trained), " of ", count(model.parameters()), " parameters on ",
-                 train_set.data.num_documents(), " documents in ", train_set.rows.count(), " rows, ",
-                 std::lround(1000 * train_set.fill) / 10.0, " % full, boundaries on; ", schedule.total_steps,
-                 " steps; ", balance));
+                 train_set.data.num_documents(), " documents in ", train_set.rows.count(),
+                 " rows, ", std::lround(1000 * train_set.fill) / 10.0, " % full, boundaries on; ",
+                 schedule.total_steps, " steps; ", balance));
 }
 
 void Trainer::State::resume() {
@@ -137,25 +146,31 @@ void Trainer::State::resume() {
     progress = read_checkpoint(from, model, optimizer, settings);
     resumed_step = progress.step;
     if (fs::equivalent(from.parent_path(), config.output_dir)) saved_step = progress.step;
-    warn_once(text("resumed from ", from.string(), ": weights, moments, schedule and data order at step ",
-                   progress.step, " of ", schedule.total_steps, ", learning rate ",
+    warn_once(text("resumed from ", from.string(),
+                   ": weights, moments, schedule and data order at step ", progress.step, " of ",
+                   schedule.total_steps, ", learning rate ",
                    config.learning_rate * schedule.factor(progress.step)));
   }
   keep_lines_until(metrics_file(), progress.step);
 }
 
-// Forward, backward, clipping and the optimizer. Throws before the weights change if a number is not finite.
-StepNumbers Trainer::State::update(const StepBatch& batch, double learning_rate, at::Tensor& expert_load) {
+// Forward, backward, clipping and the optimizer. Throws before the weights change if a number is
+// not finite.
+StepNumbers Trainer::State::update(const StepBatch& batch, double learning_rate,
+                                   at::Tensor& expert_load) {
   const StepLosses losses = accumulate_gradients(model, batch, step_options);
   const at::Tensor norm = kernels::grad_norm(optimizer.grads());
   const StepNumbers numbers = read_numbers(losses, norm);
-  AUTOMOE_CHECK(std::isfinite(numbers.loss) && std::isfinite(numbers.grad_norm), "[train] step ", progress.step + 1,
-                ": the loss is ", numbers.loss, " and the gradient norm ", numbers.grad_norm,
+  AUTOMOE_CHECK(std::isfinite(numbers.loss) && std::isfinite(numbers.grad_norm), "[train] step ",
+                progress.step + 1, ": the loss is ", numbers.loss, " and the gradient norm ",
+                numbers.grad_norm,
                 "; nothing was updated. Lower learning_rate, or go on from an earlier checkpoint");
   if (progress.step == 0)
-    if (const std::string note = check_first_loss(numbers.loss, vocab_size); !note.empty()) warn_once(note);
-  optimizer.step(learning_rate,
-                 config.max_grad_norm > 0 ? kernels::clip_coefficient(norm, config.max_grad_norm) : at::Tensor());
+    if (const std::string note = check_first_loss(numbers.loss, vocab_size); !note.empty())
+      warn_once(note);
+  optimizer.step(learning_rate, config.max_grad_norm > 0
+                                    ? kernels::clip_coefficient(norm, config.max_grad_norm)
+                                    : at::Tensor());
   expert_load = losses.expert_load;
   return numbers;
 }
@@ -201,7 +216,8 @@ StepMetrics Trainer::step() {
   metrics.epoch = progress.epoch;
   metrics.memory_gib = peak_memory_gib(state.trained.front().tensor.device());
   metrics.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  if (state.due(state.config.logging_steps) || done()) append_line(state.metrics_file(), step_line(metrics));
+  if (state.due(state.config.logging_steps) || done())
+    append_line(state.metrics_file(), step_line(metrics));
   if (state.due(state.config.eval_steps))
     append_line(state.metrics_file(), evaluation_line(progress.step, evaluate()));
   if (state.due(state.config.save_steps)) save_checkpoint();
@@ -234,8 +250,9 @@ bool Trainer::run(const std::function<void(const StepMetrics&)>& on_step) {
   }
   const fs::path saved = save_checkpoint();
   if (done()) return true;
-  warn_once(text(signals.received() == SIGTERM ? "SIGTERM" : "SIGINT", ": stopped after step ", finished_steps(), " of ",
-                 total_steps(), "; go on with resume_from_checkpoint = auto or ", saved.string()));
+  warn_once(text(signals.received() == SIGTERM ? "SIGTERM" : "SIGINT", ": stopped after step ",
+                 finished_steps(), " of ", total_steps(),
+                 "; go on with resume_from_checkpoint = auto or ", saved.string()));
   return false;
 }
 

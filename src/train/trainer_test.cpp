@@ -1,6 +1,5 @@
-#include <csignal>
-
 #include <cmath>
+#include <csignal>
 
 #include "train/test_support.h"
 
@@ -63,14 +62,15 @@ TEST(Trainer, DocumentsWithoutTrainedTokensAreCountedAtTheStart) {
   CausalLM model = tiny_model();
   testing::internal::CaptureStderr();
   const Trainer trainer(model, config);
-  EXPECT_SAYS(testing::internal::GetCapturedStderr(), "1 of 3 documents of " + config.train_data.string() +
-                                                          " have no trained token");
+  EXPECT_SAYS(testing::internal::GetCapturedStderr(),
+              "1 of 3 documents of " + config.train_data.string() + " have no trained token");
 }
 
 TEST(Trainer, LabelsThatAreAllOneTokenStopWithADataCheck) {
   const Scratch scratch;
   TrainConfig config = tiny_config(scratch);
-  config.train_data = write_prepared(scratch / "same", {make_document({1, 5, 5, 5}, 1), make_document({2, 5, 5}, 1)});
+  config.train_data = write_prepared(scratch / "same",
+                                     {make_document({1, 5, 5, 5}, 1), make_document({2, 5, 5}, 1)});
   CausalLM model = tiny_model();
   EXPECT_SAYS(message_of([&] { Trainer(model, config); }), "[data check] all 5 trained tokens of");
 }
@@ -83,9 +83,11 @@ TEST(Trainer, DataThatCannotTrainThisModelIsRefusedBeforeTheFirstStep) {
     config.train_data = write_prepared(scratch / "bad", documents);
     return message_of([&] { Trainer(model, config); });
   };
-  EXPECT_SAYS(with({make_document({1, 64, 3})}), "holds token 64, but the model's vocabulary has 64");
+  EXPECT_SAYS(with({make_document({1, 64, 3})}),
+              "holds token 64, but the model's vocabulary has 64");
   EXPECT_SAYS(with({make_document({1, 2, 3}, 3)}), "holds no trained tokens");
-  EXPECT_SAYS(with(random_documents({30}, 1)), "document 0 has 30 tokens, more than max_length = 24");
+  EXPECT_SAYS(with(random_documents({30}, 1)),
+              "document 0 has 30 tokens, more than max_length = 24");
 }
 
 TEST(Trainer, ALossThatIsNotFiniteStopsBeforeTheWeightsChange) {
@@ -113,14 +115,16 @@ TEST(Trainer, FrozenParametersStayAndAPatternWithoutAMatchIsAnError) {
     trainer.step();
     for (size_t i = 0; i < before.size(); ++i) {
       const std::string& name = model.parameters()[i].name;
-      const bool frozen = name.find("embed_tokens") != std::string::npos || name.find("mlp.gate.") != std::string::npos;
+      const bool frozen = name.find("embed_tokens") != std::string::npos ||
+                          name.find("mlp.gate.") != std::string::npos;
       EXPECT_EQ(model.parameters()[i].tensor.equal(before[i]), frozen) << name;
     }
   }
   EXPECT_TRUE(model.parameters().front().tensor.requires_grad());
   config.freeze = {"embed_token.weight"};
   config.output_dir = scratch / "other";
-  EXPECT_SAYS(message_of([&] { Trainer(model, config); }), "Did you mean 'model.embed_tokens.weight'?");
+  EXPECT_SAYS(message_of([&] { Trainer(model, config); }),
+              "Did you mean 'model.embed_tokens.weight'?");
 }
 
 TEST(Trainer, MetricsHoldOneLineAStepWithExpertLoad) {
@@ -158,7 +162,8 @@ TEST(Trainer, LoggingStepsThinOutTheLines) {
   config.logging_steps = 3;
   Trainer(model, config).run();
   std::vector<int64_t> steps;
-  for (const Json& line : lines_of(config.output_dir / "metrics.jsonl")) steps.push_back(line["step"]);
+  for (const Json& line : lines_of(config.output_dir / "metrics.jsonl"))
+    steps.push_back(line["step"]);
   EXPECT_EQ(steps, (std::vector<int64_t>{3, 6, 7}));
 }
 
@@ -184,7 +189,8 @@ TEST(Trainer, ASignalFinishesTheStepSavesAndRestoresTheHandlers) {
     const Scratch scratch;
     CausalLM model = tiny_model();
     const TrainConfig config = tiny_config(scratch);
-    struct sigaction before {}, after {};
+    struct sigaction before {
+    }, after{};
     sigaction(signal, nullptr, &before);
     Trainer trainer(model, config);
     EXPECT_FALSE(trainer.run([&](const StepMetrics& metrics) {

@@ -1,0 +1,270 @@
+#include <sys/resource.h>
+
+#include "train/checkpoints.h"
+#include "train/run_state.h"
+#include "train/test_support.h"
+
+namespace automoe::train {
+namespace {
+
+struct Outcome {
+  std::vector<double> losses, norms, rates;
+  std::vector<at::Tensor> weights;
+};
+
+void record(Outcome& outcome, const StepMetrics& metrics) {
+  outcome.losses.push_back(metrics.loss);
+  outcome.norms.push_back(metrics.grad_norm);
+  outcome.rates.push_back(metrics.learning_rate);
+}
+
+Outcome train(const TrainConfig& config, at::ScalarType dtype = at::kFloat) {
+  CausalLM model = tiny_model(dtype);
+  Trainer trainer(model, config);
+  Outcome outcome;
+  while (!trainer.done()) record(outcome, trainer.step());
+  outcome.weights = copies(model);
+  return outcome;
+}
+
+// Stops after each of `stops` steps and goes on in a new model, as a new process would.
+Outcome train_in_pieces(const TrainConfig& config, const std::vector<int64_t>& stops,
+                        at::ScalarType dtype = at::kFloat) {
+  Outcome outcome;
+  for (const int64_t stop : stops) {
+    CausalLM model = tiny_model(dtype);
+    Trainer trainer(model, config);
+    EXPECT_EQ(trainer.resumed_step(), int64_t(outcome.losses.size()));
+    while (trainer.finished_steps() < stop) record(outcome, trainer.step());
+    trainer.save_checkpoint();
+    outcome.weights = copies(model);
+  }
+  return outcome;
+}
+
+void expect_same_bits(const Outcome& a, const Outcome& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  EXPECT_EQ(a.rates, b.rates);
+  EXPECT_TRUE(same_bits(a.weights, b.weights));
+}
+
+void set_file_size_limit(rlim_t bytes) {
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  limit.rlim_cur = std::min(bytes, limit.rlim_max);
+  setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+TEST(Resume, AStopAtAnyStepGivesTheBitsOfAnUnbrokenRun) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Scratch scratch;
+    const Outcome unbroken = train(tiny_config(scratch, "unbroken"), dtype);
+    expect_same_bits(train_in_pieces(tiny_config(scratch, "pieces"), {1, 2, 4, 7, 9}, dtype),
+                     unbroken);
+  }
+}
+
+TEST(Resume, MomentsUpdatesAndLearningRateComeBack) {
+  const Scratch scratch;
+  CausalLM model = tiny_model(at::kBFloat16);
+  std::vector<NamedTensor> trained = freeze_and_list_trained(model, {});
+  Optimizer saved(trained, {});
+  for (int step = 0; step < 3; ++step) {
+    for (size_t i = 0; i < trained.size(); ++i)
+      trained[i].tensor.mutable_grad() =
+          at::full_like(trained[i].tensor.detach(), 0.01 * double(i + 1));
+    saved.step(1e-3, {});
+  }
+  const Progress progress{
+      .step = 4, .epoch = 0.5, .updates = 3, .tokens = 100, .labelled_tokens = 60};
+  write_checkpoint(scratch / "checkpoint-4", model, saved, progress, {{"seed", 1}}, Json::object());
+
+  CausalLM other = tiny_model(at::kBFloat16);
+  Optimizer loaded(freeze_and_list_trained(other, {}), {});
+  const Progress back = read_checkpoint(scratch / "checkpoint-4", other, loaded, {{"seed", 1}});
+  EXPECT_EQ(back.step, 4);
+  EXPECT_EQ(back.epoch, 0.5);
+  EXPECT_EQ(back.tokens, 100);
+  EXPECT_EQ(back.labelled_tokens, 60);
+  EXPECT_EQ(loaded.updates(), 3);
+  EXPECT_TRUE(same_bits(copies(other), copies(model)));
+  const auto before = saved.state(), after = loaded.state();
+  ASSERT_EQ(after.size(), 3 * trained.size());
+  for (size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(after[i].tensor.equal(before[i].tensor)) << before[i].name;
+}
+
+TEST(Resume, ACheckpointIsAModelFolder) {
+  const Scratch scratch;
+  CausalLM model = tiny_model();
+  Trainer trainer(model, tiny_config(scratch));
+  trainer.step();
+  const CausalLM loaded = CausalLM::from_pretrained(trainer.save_checkpoint());
+  EXPECT_TRUE(same_bits(copies(loaded), copies(model)));
+}
+
+TEST(Resume, OtherDataOrSettingsAreAnErrorThatNamesEachDifference) {
+  const Scratch scratch;
+  TrainConfig config = tiny_config(scratch);
+  train_in_pieces(config, {2});
+  const auto fault = [&](const TrainConfig& changed) {
+    CausalLM model = tiny_model();
+    const auto before = copies(model);
+    const std::string said = message_of([&] { Trainer(model, changed); });
+    EXPECT_TRUE(same_bits(copies(model), before));
+    return said;
+  };
+  TrainConfig other = config;
+  other.learning_rate = 1e-4;
+  other.seed = 3;
+  EXPECT_SAYS(fault(other), "learning_rate was 0.003 and is 0.0001; seed was 42 and is 3");
+  other = config;
+  other.gradient_accumulation_steps = 3;
+  EXPECT_SAYS(fault(other), "rows_per_step was 2 and is 3");
+  other = config;
+  other.max_steps = 99;
+  EXPECT_SAYS(fault(other), "total_steps was 9 and is 99");
+  other = config;
+  other.train_data = write_prepared(scratch / "other", random_documents({5, 6, 7}, 9));
+  EXPECT_SAYS(fault(other), "train_data was \"11 documents, 132 tokens, hash");
+  CausalLM half = tiny_model(at::kBFloat16);
+  EXPECT_SAYS(message_of([&] { Trainer(half, config); }),
+              "dtype was \"Float\" and is \"BFloat16\"");
+}
+
+TEST(Resume, TheSplitOfAStepAndTheDataFolderMayChange) {
+  const Scratch scratch;
+  TrainConfig config = tiny_config(scratch);
+  train_in_pieces(config, {2});
+  fs::rename(config.train_data, scratch / "moved");
+  config.train_data = scratch / "moved";
+  config.per_device_train_batch_size = 2;
+  config.gradient_accumulation_steps = 1;
+  CausalLM model = tiny_model();
+  EXPECT_EQ(Trainer(model, config).resumed_step(), 2);
+}
+
+TEST(Resume, AConstantRateMayGoOnForMoreSteps) {
+  const Scratch scratch;
+  TrainConfig config = tiny_config(scratch);
+  config.lr_scheduler_type = "constant";
+  config.max_steps = 4;
+  train(config);
+  train_in_pieces(config, {4});
+  config.max_steps = 6;
+  CausalLM model = tiny_model();
+  Trainer trainer(model, config);
+  EXPECT_EQ(trainer.resumed_step(), 4);
+  EXPECT_TRUE(trainer.run());
+}
+
+TEST(Resume, IncompleteFoldersAreSkippedWithAMessageAndLeftoversRemoved) {
+  const Scratch scratch;
+  const TrainConfig config = tiny_config(scratch);
+  train_in_pieces(config, {2});
+  fs::copy(config.output_dir / "checkpoint-2", config.output_dir / "checkpoint-3",
+           fs::copy_options::recursive);
+  fs::resize_file(config.output_dir / "checkpoint-3" / "model.safetensors", 1000);
+  fs::create_directories(config.output_dir / "checkpoint-4");
+  fs::create_directories(config.output_dir / ".checkpoint-5.tmp-999999999");
+  fs::create_directories(config.output_dir / ".removing-checkpoint-1");
+  CausalLM model = tiny_model();
+  testing::internal::CaptureStderr();
+  Trainer trainer(model, config);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(trainer.resumed_step(), 2);
+  EXPECT_SAYS(said,
+              "checkpoint-3, which is incomplete: model.safetensors has 1000 bytes instead of");
+  EXPECT_SAYS(said, "checkpoint-4, which is incomplete: it has no trainer_state.json");
+  EXPECT_SAYS(said, "resumed from");
+  EXPECT_FALSE(fs::exists(config.output_dir / ".checkpoint-5.tmp-999999999"));
+  EXPECT_FALSE(fs::exists(config.output_dir / ".removing-checkpoint-1"));
+  trainer.step();
+  trainer.save_checkpoint();  // over the incomplete one
+  EXPECT_EQ(missing_in(config.output_dir / "checkpoint-3"), "");
+}
+
+TEST(Resume, MetricsLinesBeyondTheCheckpointAreDropped) {
+  const Scratch scratch;
+  const TrainConfig config = tiny_config(scratch);
+  {
+    CausalLM model = tiny_model();
+    Trainer trainer(model, config);
+    trainer.step();
+    trainer.save_checkpoint();
+    trainer.step();
+    trainer.step();
+  }
+  CausalLM model = tiny_model();
+  Trainer trainer(model, config);
+  trainer.run();
+  std::ifstream in(config.output_dir / "metrics.jsonl");
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(in, line);) steps.push_back(parse_json(line, "line")["step"]);
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(Resume, ANamedFolderIsTakenAndNeverStartsAfresh) {
+  const Scratch scratch;
+  TrainConfig config = tiny_config(scratch);
+  train_in_pieces(config, {2, 5});
+  CausalLM model = tiny_model();
+  TrainConfig elsewhere = tiny_config(scratch, "elsewhere");
+  elsewhere.resume_from_checkpoint = (config.output_dir / "checkpoint-2").string();
+  EXPECT_EQ(Trainer(model, elsewhere).resumed_step(), 2);
+  elsewhere.resume_from_checkpoint = "never";
+  EXPECT_EQ(Trainer(model, elsewhere).resumed_step(), 0);
+  elsewhere.resume_from_checkpoint = "latest";
+  EXPECT_SAYS(message_of([&] { Trainer(model, elsewhere); }),
+              "must be auto, never or a checkpoint folder");
+  for (const std::string& earlier :
+       {std::string("never"), (config.output_dir / "checkpoint-2").string()}) {
+    config.resume_from_checkpoint = earlier;
+    EXPECT_SAYS(message_of([&] { Trainer(model, config); }), "holds checkpoint-5, later than step");
+  }
+}
+
+TEST(Checkpoints, OnlyTheNewestAreKept) {
+  for (const auto& [limit, expected] :
+       std::vector<std::pair<int64_t, std::vector<int64_t>>>{{2, {8, 9}}, {0, {2, 4, 6, 8, 9}}}) {
+    const Scratch scratch;
+    TrainConfig config = tiny_config(scratch);
+    config.save_steps = 2;
+    config.save_total_limit = limit;
+    CausalLM model = tiny_model();
+    EXPECT_TRUE(Trainer(model, config).run());
+    std::vector<int64_t> steps;
+    for (const CheckpointFolder& found : list_checkpoints(config.output_dir))
+      steps.push_back(found.step);
+    EXPECT_EQ(steps, expected);
+  }
+}
+
+TEST(Checkpoints, ASaveThatDoesNotFitLeavesTheOldOneAndTellsTheBytes) {
+  const Scratch scratch;
+  const TrainConfig config = tiny_config(scratch);
+  CausalLM model = tiny_model();
+  Trainer trainer(model, config);
+  trainer.step();
+  trainer.save_checkpoint();
+  const auto saved = copies(model);
+  trainer.step();
+  set_file_size_limit(50'000);
+  const std::string said = message_of<RuntimeError>([&] { trainer.save_checkpoint(); });
+  set_file_size_limit(RLIM_INFINITY);
+  EXPECT_SAYS(said, "checkpoint-2, which needs");
+  EXPECT_SAYS(said, "are free");
+  EXPECT_SAYS(said, "older checkpoints are as they were");
+  for (const auto& entry : fs::directory_iterator(config.output_dir))
+    EXPECT_TRUE(entry.path().filename() == "checkpoint-1" ||
+                entry.path().filename() == "metrics.jsonl")
+        << entry.path();
+  CausalLM other = tiny_model();
+  EXPECT_EQ(Trainer(other, config).resumed_step(), 1);
+  EXPECT_TRUE(same_bits(copies(other), saved));
+  EXPECT_TRUE(fs::exists(trainer.save_checkpoint()));
+}
+
+}  // namespace
+}  // namespace automoe::train
