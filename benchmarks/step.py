@@ -1,4 +1,4 @@
-"""One full fine-tuning step, automoe next to Transformers: same config, tokens and optimizer, a process per side.
+"""One full fine-tuning step, automoe next to Transformers: same config, tokens, optimizer; a process a side.
 
 Prints tokens/s, milliseconds, peak memory and the ratio. Every side takes the same number of warm-up and
 timed steps; the median counts. Example: python benchmarks/step.py --case qwen3_moe_30b_12l_b2
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, default="mixtral_tiny")
     parser.add_argument("--device", default=None, help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--length", type=int, default=None, help="tokens a row; default 4096 on cuda, 256 on cpu")
+    parser.add_argument("--length", type=int, help="tokens a row; default 4096 on cuda, 256 on cpu")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="a kernel table of one step on stderr")
@@ -141,7 +141,8 @@ def main() -> None:
     results = {side: run_side(side, sys.argv[1:]) for side in ("transformers", "automoe")}
     for side, result in results.items():
         memory = f"{result['peak_gib']:.1f} GiB" if result["peak_gib"] else "-"
-        print(f"{side:13} {result['tokens_per_s']:10.0f} tokens/s {result['ms_per_step']:9.1f} ms  peak {memory}")
+        speed = f"{result['tokens_per_s']:10.0f} tokens/s {result['ms_per_step']:9.1f} ms"
+        print(f"{side:13} {speed}  peak {memory}")
     ours, theirs = results["automoe"], results["transformers"]
     print(f"ratio {ours['tokens_per_s'] / theirs['tokens_per_s']:.2f}x", end="")
     print(f", memory {ours['peak_gib'] / theirs['peak_gib']:.0%}" if ours["peak_gib"] else "")

@@ -18,7 +18,7 @@ class Trainer:
     """Full fine-tuning of a Hugging Face folder on prepared data, one optimizer step per `step()`.
 
     `config` holds the fields of TrainConfig (include/automoe/trainer.h); an unknown key raises ValueError
-    naming the nearest known one. `dtype`: auto (the model's), float32 or bfloat16. `device`: cpu, cuda, cuda:1.
+    naming the nearest known one. `dtype`: auto (the model's), float32 or bfloat16. `device`: cpu or cuda.
     """
 
     def __init__(

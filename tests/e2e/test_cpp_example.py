@@ -78,7 +78,9 @@ def test_a_cpp_program_finetunes_a_folder_that_transformers_loads(example: Path,
 
 def test_a_cpp_program_names_what_is_wrong_and_exits_with_1(example: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    done = subprocess.run([example, tmp_path, tmp_path, tmp_path / "out"], capture_output=True, text=True, env=os.environ)
+    done = subprocess.run(
+        [example, tmp_path, tmp_path, tmp_path / "out"], capture_output=True, text=True, env=os.environ
+    )
     assert done.returncode == 1
     assert "BertModel" in done.stderr and "MixtralForCausalLM" in done.stderr
 
