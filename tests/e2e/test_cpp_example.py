@@ -1,4 +1,4 @@
-"""The C++ example as a user builds it: an installed automoe, find_package, a Hugging Face folder in and out."""
+"""The C++ example as a user builds it: an installed automoe, find_package, a folder in and a folder out."""
 
 import json
 import os
