@@ -81,7 +81,6 @@ def engine_load(folder: Path, dtype: str) -> float:
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-    library.ops()
     names = [name for name, _ in model.named_parameters()]
     began = time.perf_counter()
     tensors = [torch.empty(p.shape, dtype=p.dtype) for p in model.parameters()]
@@ -92,7 +91,6 @@ def engine_load(folder: Path, dtype: str) -> float:
 def transformers_load(folder: Path, dtype: str) -> float:
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.models.qwen3_moe import modeling_qwen3_moe  # noqa: F401  imported before the clock runs
 
     began = time.perf_counter()
     AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
@@ -122,6 +120,11 @@ def memory_now() -> int:
 
 
 def measure(side: str, folder: Path, dtype: str, threads: int) -> dict:
+    # Every side begins from the same process: imports done, as much memory in use.
+    from automoe import library
+    from transformers.models.qwen3_moe import modeling_qwen3_moe  # noqa: F401
+
+    library.ops()
     sides = {
         "plain": lambda: plain_read(folder, threads),
         "automoe": lambda: engine_load(folder, dtype),
@@ -134,7 +137,7 @@ def measure(side: str, folder: Path, dtype: str, threads: int) -> dict:
         while not done.wait(0.01):
             peak = max(peak, memory_now())
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     seconds = sides[side]()
     done.set()
@@ -145,7 +148,8 @@ def measure(side: str, folder: Path, dtype: str, threads: int) -> dict:
 def measure_apart(side: str, folder: Path, args: argparse.Namespace) -> dict:
     command = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
     command += ["--dtype", args.dtype, "--threads", str(args.threads)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    quiet = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=quiet)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
