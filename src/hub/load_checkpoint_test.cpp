@@ -67,6 +67,32 @@ TEST(LoadCheckpoint, EachDtypeOfAFileBecomesThatOfItsParameterInPlace) {
   }
 }
 
+TEST(LoadCheckpoint, ParametersOnAGpuAreFilledAndSavedAsThoseOnTheHost) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU";
+  const Scratch folder;
+  const auto saved = moe_parameters(at::kBFloat16);
+  save_checkpoint(folder / "host", kQwen3Moe, saved, {.max_shard_bytes = 300});
+  for (const bool transposed : {false, true}) {
+    std::vector<NamedTensor> same, wider;
+    for (const auto& [name, tensor] : saved) {
+      const at::Tensor laid_out =
+          transposed ? tensor.transpose(0, -1).contiguous().transpose(0, -1) : tensor;
+      same.push_back({name, at::zeros_like(laid_out, at::TensorOptions(at::kCUDA))});
+      wider.push_back(
+          {name, at::zeros_like(laid_out, at::TensorOptions(at::kCUDA).dtype(at::kFloat))
+                     .set_requires_grad(true)});
+    }
+    load_checkpoint(folder / "host", kQwen3Moe, same);
+    load_checkpoint(folder / "host", kQwen3Moe, wider);
+    for (size_t i = 0; i < saved.size(); ++i) {
+      EXPECT_TRUE(same[i].tensor.cpu().equal(saved[i].tensor)) << saved[i].name;
+      EXPECT_TRUE(wider[i].tensor.cpu().equal(saved[i].tensor.to(at::kFloat))) << saved[i].name;
+    }
+    save_checkpoint(folder / "gpu", kQwen3Moe, same, {.max_shard_bytes = 300});
+    EXPECT_EQ(files_in(folder / "gpu"), files_in(folder / "host"));
+  }
+}
+
 TEST(LoadCheckpoint, ParametersThatAreNotContiguousAreFilledAsTheyLie) {
   const Scratch folder;
   const auto saved = moe_parameters();
