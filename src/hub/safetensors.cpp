@@ -72,9 +72,12 @@ void for_each_part(const at::Tensor& tensor, int64_t max_elements, Use use) {
     use(rows.narrow(0, row, std::min(step, rows.size(0) - row)), row * row_elements);
 }
 
-// `type` may differ from the tensor's: the staging holds the file's elements.
-at::Tensor staging_for(const at::Tensor& part, at::ScalarType type) {
-  return at::empty(part.sizes(), at::TensorOptions(type).pinned_memory(part.is_cuda()));
+// Host memory in the shape of `part`, out of `buffer`, which grows to the largest part. `type` may
+// differ from the tensor's: the staging holds the file's elements.
+at::Tensor staging_for(const at::Tensor& part, at::ScalarType type, at::Tensor& buffer) {
+  if (!buffer.defined() || buffer.numel() < part.numel())
+    buffer = at::empty({part.numel()}, at::TensorOptions(type).pinned_memory(part.is_cuda()));
+  return buffer.narrow(0, 0, part.numel()).view(part.sizes());
 }
 
 int64_t staging_elements(const at::Tensor& tensor) {
@@ -154,8 +157,9 @@ void read_transfer(const Transfer& transfer) {
   const at::Tensor& tensor = transfer.tensor;
   if (tensor.scalar_type() == type && is_plain_memory(tensor))
     return transfer.file->read_at(transfer.offset, memory_of(tensor));
+  at::Tensor buffer;
   for_each_part(tensor, staging_elements(tensor), [&](const at::Tensor& part, int64_t first) {
-    const at::Tensor staging = staging_for(part, type);
+    const at::Tensor staging = staging_for(part, type, buffer);
     transfer.file->read_at(transfer.offset + uint64_t(first) * staging.element_size(),
                            memory_of(staging));
     part.copy_(staging.to(part.device()));  // converted on the device
@@ -179,8 +183,9 @@ void write_transfer(const Transfer& transfer) {
   if (is_plain_memory(tensor))
     return transfer.file->write_at(
         transfer.offset, {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+  at::Tensor buffer;
   for_each_part(tensor, staging_elements(tensor), [&](const at::Tensor& part, int64_t first) {
-    const at::Tensor staging = staging_for(part, part.scalar_type());
+    const at::Tensor staging = staging_for(part, part.scalar_type(), buffer);
     staging.copy_(part);
     transfer.file->write_at(transfer.offset + uint64_t(first) * staging.element_size(),
                             memory_of(staging));
