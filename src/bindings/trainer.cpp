@@ -52,7 +52,9 @@ class Trainer : public torch::CustomClassHolder {
 
   at::Tensor logits(const at::Tensor& input_ids) const {
     const at::NoGradGuard no_grad;
-    return model_.forward({.input_ids = input_ids}).logits;
+    Batch batch;
+    batch.input_ids = input_ids;
+    return model_.forward(batch).logits;
   }
 
   std::string save_checkpoint() { return trainer_.save_checkpoint().string(); }
