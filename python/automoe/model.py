@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import weakref
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,9 @@ class EngineModel(_OnEngine):
         if state_dict is not None or not loading.loads_natively(model, checkpoint_files, load_config):
             return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config)
         to_tie = loading.load(model, checkpoint_files, load_config)
+        found = {"missing_keys": to_tie, "error_msgs": [], "conversion_errors": {}}
         info = LoadStateDictInfo(
-            missing_keys=to_tie,
-            unexpected_keys=set(),
-            mismatched_keys=set(),
-            error_msgs=[],
-            conversion_errors={},
-            skipped_pp_keys=set(),
+            **{each.name: found.get(each.name, set()) for each in fields(LoadStateDictInfo)}
         )
         return info, None
 

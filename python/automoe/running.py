@@ -108,13 +108,17 @@ class _Logits:
 
     def __init__(self, hidden: torch.Tensor, head: torch.Tensor, keep: int | torch.Tensor):
         self.hidden, self.head, self.keep = hidden, head, keep
-        self.head_version, self.grad = head._version, torch.is_grad_enabled()
+        self.head_version, self.grad = _version(head), torch.is_grad_enabled()
 
     def __call__(self) -> torch.Tensor:
-        if self.head._version != self.head_version:
+        if _version(self.head) != self.head_version:
             raise RuntimeError(
                 "[output] the logits of this output were not computed, and the weights have changed since "
                 "its forward pass; read `.logits` before `optimizer.step()`"
             )
         with torch.set_grad_enabled(self.grad), torch.autocast(self.head.device.type, enabled=False):
             return nn.functional.linear(kept_positions(self.hidden, self.keep), self.head)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # inference tensors do not count their changes

@@ -102,8 +102,9 @@ def assert_same(
         assert_close(ours.grads[name], expected, f"the gradient of {name}", tolerance, zero)
 
 
-def tokens(rows: int, length: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+def tokens(rows: int, length: int, seed: int = 1, vocabulary: int = VOCAB) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocabulary, (rows, length), generator=generator).to(DEVICE)
 
 
 def some_labels(ids: torch.Tensor, seed: int = 2) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import os
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -225,7 +227,8 @@ def test_the_other_arguments_of_save_pretrained_give_transformers_files(kind, sh
     assert files_of_names(tmp_path) == ["ours", "plain"]
 
 
-def save_again_and_again(model, folder: Path, arguments: dict, saved) -> None:
+def save_again_and_again(folder: Path, arguments: dict, saved) -> None:
+    _, model = make_pair("Qwen3MoeForCausalLM", hidden_size=64)
     while True:
         model.save_pretrained(folder, max_shard_size="30KB", **arguments)
         saved.set()
@@ -235,19 +238,22 @@ def save_again_and_again(model, folder: Path, arguments: dict, saved) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"save_original_format": False}])
-def test_l6_killed_while_saving_leaves_a_folder_of_one_state(arguments, tmp_path):
+def test_l6_killed_while_saving_leaves_a_folder_of_one_state(arguments, tmp_path, monkeypatch):
     """All tensors move by 1 from save to save: a mixture of two saves would show as different distances."""
     start, ours = make_pair("Qwen3MoeForCausalLM", hidden_size=64)
     folder = tmp_path / "out"
-    fork = multiprocessing.get_context("fork")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    context = multiprocessing.get_context("forkserver")  # imports once, and forks before there are threads
+    context.set_forkserver_preload(["oracle"])
     for attempt in range(8):
-        saved = fork.Event()
-        process = fork.Process(target=save_again_and_again, args=(ours, folder, arguments, saved))
+        saved = context.Event()
+        process = context.Process(target=save_again_and_again, args=(folder, arguments, saved), daemon=True)
         process.start()
-        assert saved.wait(60)
+        in_time = saved.wait(120)
         time.sleep(0.013 * attempt)
         process.kill()
         process.join()
+        assert in_time
         model = AutoModelForCausalLM.from_pretrained(folder)
         expected = start.state_dict()
         moved = {round(float((v - expected[k]).mean()), 2) for k, v in model.state_dict().items()}

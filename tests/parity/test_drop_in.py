@@ -83,6 +83,7 @@ LOADS = {
     "torch_dtype": {"torch_dtype": torch.float32},
     "cpu": {"device_map": "cpu"},
     "map": {"device_map": {"": "cpu"}},
+    "auto": {"device_map": "auto"},
     "attention": {"attn_implementation": "eager"},
     "experts": {"experts_implementation": "eager"},
     "config_value": {"use_cache": False, "rms_norm_eps": 1e-3},
@@ -141,6 +142,33 @@ def test_a_repo_id_comes_out_of_the_hub_cache(folders, tmp_path):
     assert_same_object(ours, Plain.from_pretrained("some/model", **arguments))
 
 
+REMOTE = """
+from transformers import LlamaForCausalLM
+
+class Doubling(LlamaForCausalLM):
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = 2 * output.logits
+        return output
+"""
+
+
+def test_a_model_with_code_of_its_own_keeps_it_and_tells_that_it_is_not_native(
+    folders, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    plain = Plain.from_pretrained(folders / "LlamaForCausalLM", dtype=torch.float32)
+    plain.config.auto_map = {"AutoModelForCausalLM": "modeling_doubling.Doubling"}
+    plain.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "modeling_doubling.py").write_text(REMOTE)
+    ours = AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    assert type(ours).__name__ == "Doubling"
+    with pytest.warns(automoe.FallbackWarning, match="Doubling has no native implementation"):
+        found = ours(tokens(1, 5)).logits
+    torch.testing.assert_close(found, 2 * plain(tokens(1, 5)).logits)
+
+
 def test_the_forward_signature_is_that_of_transformers():
     for family in FAMILIES:
         plain, ours = make_pair(family)
@@ -191,6 +219,17 @@ def test_weights_changed_in_place_are_seen_at_once(family):
     after = ours(ids, labels=ids).loss
     assert not torch.allclose(before, after)
     torch.testing.assert_close(after, other(ids, labels=ids).loss, rtol=1e-5, atol=0)
+
+
+def test_inference_mode_even_for_a_model_made_in_it():
+    plain, ours = make_pair("Qwen3MoeForCausalLM")
+    ids = tokens(2, 7)
+    with torch.inference_mode():
+        made_inside = copy.deepcopy(ours)
+        for model in (ours, made_inside):
+            output = model(ids, labels=ids)
+            assert_on_engine(model)
+            torch.testing.assert_close(output.logits, plain(ids).logits)
 
 
 def test_importing_the_package_is_cheap():

@@ -186,7 +186,7 @@ def test_m1_a_huge_vocabulary_never_makes_tokens_times_vocabulary():
     vocabulary = 262144
     changes = {"vocab_size": vocabulary, "hidden_size": 16, "head_dim": 8, "output_router_logits": True}
     plain, ours = make_pair(QWEN, router_aux_loss_coef=0.01, **changes)
-    ids = torch.randint(0, vocabulary, (1, 65), generator=torch.Generator().manual_seed(0))
+    ids = tokens(1, 65, vocabulary=vocabulary)
     with LargestTensor() as theirs:
         expected = run(plain, input_ids=ids, labels=ids, use_cache=False)
     with LargestTensor() as largest:
