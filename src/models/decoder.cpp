@@ -132,7 +132,8 @@ MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const T
 void Decoder::add_loss(const Params& params, const Sequences& sequences, const Batch& batch,
                        const Tensor& hidden, ModelOutput& out) const {
   Tensor denominator = batch.num_items_in_batch.value_or(Tensor());
-  if (denominator.defined()) denominator = denominator.masked_fill(denominator.eq(0), 1);  // loss 0, not 0 / 0
+  if (denominator.defined())
+    denominator = denominator.masked_fill(denominator.eq(0), 1);  // loss 0, not 0 / 0
   out.loss =
       kernels::linear_cross_entropy(hidden, params[lm_head_], sequences.targets, denominator);
   if (out.aux_loss.defined()) out.loss = out.loss + config_.router_aux_loss_coef * out.aux_loss;
