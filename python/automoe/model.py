@@ -104,7 +104,7 @@ class EngineModel(_OnEngine):
             )
         else:
             if kwargs.get("push_to_hub"):
-                kwargs.setdefault("repo_id", target.name)
+                kwargs.setdefault("repo_id", target.resolve().name)
             saving.save(target, lambda folder: hugging_face(folder, **kwargs))
 
 

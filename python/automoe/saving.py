@@ -1,6 +1,5 @@
 """Saving a model so that a crash leaves no half-written folder."""
 
-import glob
 import json
 import os
 import re
@@ -62,13 +61,14 @@ def _patterns(conversion: WeightTransform) -> tuple:
 
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """An empty folder beside `target`, gone in the end. What dead processes left there goes first."""
-    prefix = f".{target.name}.automoe-"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in target.parent.glob(f"{glob.escape(prefix)}*"):
-        if not _runs(leftover.name.removeprefix(prefix).partition("-")[0]):
+    """An empty folder on the file system of `target`: within it, or beside it if there is none yet. In the
+    end it is gone; what dead processes left there goes first."""
+    place = target if target.exists() else target.parent
+    place.mkdir(parents=True, exist_ok=True)
+    for leftover in place.glob(".saving-*"):
+        if not _runs(leftover.name.split("-")[1]):
             shutil.rmtree(leftover, ignore_errors=True)
-    folder = target.with_name(f"{prefix}{os.getpid()}-{time.time_ns()}")
+    folder = place / f".saving-{os.getpid()}-{time.time_ns()}"
     folder.mkdir()
     try:
         yield folder
@@ -85,17 +85,18 @@ def save(
 ) -> None:
     """Lets `write` fill a staging folder and puts what it wrote into `target`. Other files of `target` stay.
 
-    A new folder appears whole. In an existing one every file is replaced in one step and the weights come
-    last: whoever opens it, even after a crash, finds all of the old weights or all of the new ones.
-    `write_weights` adds weights to a folder, and itself keeps that promise.
+    A new folder appears whole. In an existing one every file is replaced in one step, weights first, since
+    they are what a full disk fails: whoever opens it, even after a crash, finds all of the old weights or all
+    of the new ones. `write_weights` adds weights to a folder, and itself keeps that promise.
     """
+    target = target.resolve()
     with _staging(target) as folder:
         write(folder)
         if target.exists():
-            _flush_files(folder)
-            _publish(folder, target)
             if write_weights:
                 write_weights(target)
+            _flush_files(folder)
+            _publish(folder, target)
             return
         if write_weights:
             write_weights(folder)
@@ -119,21 +120,22 @@ def _flush(path: Path) -> None:
 
 def _publish(folder: Path, target: Path) -> None:
     files = {path.name: path for path in folder.iterdir() if path.is_file()}
+    stems = {
+        Path(name).stem for name in files if name.endswith(".safetensors") and not _SHARD.fullmatch(name)
+    }
+    sharded = {match["stem"] for match in map(_SHARD.fullmatch, files) if match}
+    for stem in stems:
+        # Readers prefer this file to an index: from here on the weights are new.
+        os.replace(files.pop(f"{stem}.safetensors"), target / f"{stem}.safetensors")
+        (target / _index_of(stem)).unlink(missing_ok=True)
+        _remove_stale(target, stem, current=set())
+    for stem in sharded:
+        _publish_shards(folder, stem, target)
+    for name, path in files.items():
+        if path.exists():  # no shard
+            os.replace(path, target / name)
     for directory in (path for path in folder.iterdir() if path.is_dir()):
         shutil.copytree(directory, target / directory.name, dirs_exist_ok=True)
-    wholes = [name for name in files if name.endswith(".safetensors") and not _SHARD.fullmatch(name)]
-    stems = {Path(name).stem for name in wholes} | {m["stem"] for m in map(_SHARD.fullmatch, files) if m}
-    weights = {name for name in files if name.endswith(".safetensors")} | set(map(_index_of, stems))
-    for name in files.keys() - weights:
-        os.replace(files[name], target / name)
-    for stem in stems:
-        if f"{stem}.safetensors" in wholes:
-            # Readers prefer this file to an index: from here on the weights are new.
-            os.replace(files[f"{stem}.safetensors"], target / f"{stem}.safetensors")
-            (target / _index_of(stem)).unlink(missing_ok=True)
-            _remove_stale(target, stem, current=set())
-        else:
-            _publish_shards(folder, stem, target)
     _flush(target)
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from automoe import AutoModelForCausalLM
+from automoe import AutoModelForCausalLM, library
 from oracle import FAMILIES, MIXTURES, assert_close, make_config, make_pair, randomise, tokens
 from safetensors import safe_open
 
@@ -261,6 +261,36 @@ def test_l6_killed_while_saving_leaves_a_folder_of_one_state(arguments, tmp_path
     ours.save_pretrained(folder)
     assert files_of_names(folder) == ["config.json", "generation_config.json", "model.safetensors"]
     assert files_of_names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_l7_a_save_that_fails_leaves_what_was_there_and_nothing_else(exists, tmp_path, monkeypatch):
+    _, ours = make_pair("Qwen3MoeForCausalLM")
+    if exists:
+        ours.save_pretrained(tmp_path / "out")
+    before = files_of(tmp_path / "out") if exists else None
+    ours.config.bos_token_id = 7
+
+    def full(*_):
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(library, "save_checkpoint", full)
+    with pytest.raises(RuntimeError, match="disk full"):
+        ours.save_pretrained(tmp_path / "out")
+    assert files_of_names(tmp_path) == (["out"] if exists else [])
+    assert not exists or files_of(tmp_path / "out") == before
+
+
+def test_saving_into_a_link_and_into_the_working_folder(tmp_path, monkeypatch):
+    _, ours = make_pair("LlamaForCausalLM")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    ours.save_pretrained(tmp_path / "link")
+    monkeypatch.chdir(tmp_path / "real")
+    (tmp_path / "real" / "model.safetensors").unlink()
+    ours.save_pretrained(".", save_original_format=False)
+    assert files_of_names(tmp_path) == ["link", "real"] and (tmp_path / "link").is_symlink()
+    assert files_of_names(tmp_path / "real") == ["config.json", "generation_config.json", "model.safetensors"]
 
 
 class Hub:

@@ -17,7 +17,7 @@ IDS = tokens(2, 9)
 
 
 def causal_mask(_):
-    return {"attention_mask": torch.full((2, 1, 9, 9), -1e9).triu(1)}
+    return {"attention_mask": torch.full((2, 1, 9, 9), -1e9).triu(1).to(IDS.device)}
 
 
 # name -> (what to add to the call, words of the reason)

@@ -92,6 +92,14 @@ LOADS = {
 }
 
 
+if torch.cuda.is_available():
+    LOADS |= {
+        "cuda": {"device_map": "cuda"},
+        "number": {"device_map": 0},
+        "cuda_map": {"device_map": {"": 0}},
+    }
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("family", FAMILIES)

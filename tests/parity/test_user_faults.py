@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from oracle import FAMILIES, MIXTURES, assert_close, assert_on_engine, make_pair, packed, padded, run, tokens
+from oracle import (
+    DEVICE,
+    FAMILIES,
+    MIXTURES,
+    assert_close,
+    assert_on_engine,
+    make_pair,
+    packed,
+    padded,
+    run,
+    tokens,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 QWEN = "Qwen3MoeForCausalLM"
@@ -69,7 +80,7 @@ def documents_both_ways() -> tuple[dict, dict]:
     for i, row in enumerate(rows):
         batch["input_ids"][i, : len(row)] = row
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    positions = torch.cat([torch.arange(length) for length in DOCUMENTS]).unsqueeze(0)
+    positions = torch.cat([torch.arange(length) for length in DOCUMENTS]).unsqueeze(0).to(DEVICE)
     ids = torch.cat(rows).unsqueeze(0)
     row = {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, -100)}
     return batch, row
