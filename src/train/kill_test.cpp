@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int kKills = 20;
+constexpr int64_t kSteps = 400;  // far more than pass between the kills, on a fast machine too
 
 // One thread: the thread pool of the parent does not survive a fork.
 pid_t start(const std::function<void()>& work) {
@@ -93,7 +94,7 @@ std::string curve_of(const fs::path& output) {
 TEST(KillNine, TwentyKillsOfTrainingAndSavingEndInTheBitsOfAnUnbrokenRun) {
   const Scratch scratch;
   TrainConfig config = tiny_config(scratch, "killed");
-  config.max_steps = 160;
+  config.max_steps = kSteps;
   config.save_steps = 3;
   int kills = 0;
   for (uint64_t attempt = 0; kills < kKills && attempt < 3 * kKills; ++attempt) {
@@ -114,9 +115,9 @@ TEST(KillNine, TwentyKillsOfTrainingAndSavingEndInTheBitsOfAnUnbrokenRun) {
   const TrainConfig killed = config;
   config.output_dir = scratch / "unbroken";
   ASSERT_TRUE(ended_well(start([&] { train_to_the_end(config); })));
-  EXPECT_EQ(count_lines(config.output_dir / "metrics.jsonl"), 160);
+  EXPECT_EQ(count_lines(config.output_dir / "metrics.jsonl"), kSteps);
   EXPECT_EQ(curve_of(killed.output_dir), curve_of(config.output_dir));
-  const auto last = [](const TrainConfig& run) { return checkpoint_path(run.output_dir, 160); };
+  const auto last = [](const TrainConfig& run) { return checkpoint_path(run.output_dir, kSteps); };
   for (const char* file : {"model.safetensors", "optimizer/model.safetensors"})
     EXPECT_EQ(content_of(last(killed) / file), content_of(last(config) / file)) << file;
 }
@@ -130,7 +131,8 @@ CausalLM slow_to_save() {
 
 TEST(KillNine, TwentyKillsInsideASaveLeaveACompleteCheckpointAndTheStepCanBeSavedAgain) {
   const Scratch scratch;
-  const TrainConfig config = tiny_config(scratch, "killed");
+  TrainConfig config = tiny_config(scratch, "killed");
+  config.max_steps = 1000;  // more than the saves that get away
   const auto step_and_save = [&](int64_t expected) {
     CausalLM model = slow_to_save();
     Trainer trainer(model, config);
@@ -145,18 +147,20 @@ TEST(KillNine, TwentyKillsInsideASaveLeaveACompleteCheckpointAndTheStepCanBeSave
   wait_until(child, [&] { return has_leftover(config.output_dir); });
   began = Clock::now();
   ASSERT_TRUE(ended_well(child));
-  const auto save_time =
+  int64_t save_time =
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began).count();
 
   int kills_inside = 0;
   int64_t newest = 2;
-  for (uint64_t attempt = 0; kills_inside < kKills && attempt < 4 * kKills && newest < 8;
-       ++attempt) {
+  for (uint64_t attempt = 0; kills_inside < kKills && attempt < 20 * kKills; ++attempt) {
     child = start([&] { step_and_save(newest); });
     wait_until(child, [&] { return has_leftover(config.output_dir); });
     std::this_thread::sleep_for(
         std::chrono::microseconds(random_below(3, attempt, uint64_t(save_time))));
-    kills_inside += kill_now(child) && has_leftover(config.output_dir);
+    const bool inside = kill_now(child) && has_leftover(config.output_dir);
+    kills_inside += inside;
+    // The machine's load changes: a save that got away was faster than thought.
+    if (!inside) save_time = std::max<int64_t>(save_time * 3 / 4, 1);
     const auto all = list_checkpoints(config.output_dir);
     ASSERT_FALSE(all.empty());
     for (const CheckpointFolder& found : all) EXPECT_EQ(missing_in(found.path), "") << found.path;
