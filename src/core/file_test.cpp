@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "automoe/error.h"
+#include "core/testing.h"
 
 namespace automoe {
 namespace {
@@ -23,27 +24,12 @@ fs::path scratch() {
   return folder;
 }
 
-std::string content_of(const fs::path& path) {
-  std::ifstream in(path);
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
 // The id of a process that has just ended.
 pid_t dead_process() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   waitpid(child, nullptr, 0);
   return child;
-}
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(StagedFolder, AppearsWholeOnCommitAndLeavesNothingWithoutIt) {
@@ -123,7 +109,7 @@ TEST(AtomicFile, AFailedWriteKeepsTheOldFileAndNoTemporary) {
   const rlimit small{.rlim_cur = 10, .rlim_max = before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
   const std::string message =
-      message_of([&] { write_file_atomically(folder / "x", std::string(11, 'n')); });
+      message_of<RuntimeError>([&] { write_file_atomically(folder / "x", std::string(11, 'n')); });
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_NE(message.find("11 bytes are needed"), std::string::npos) << message;
   EXPECT_NE(message.find("at most 10 bytes"), std::string::npos) << message;
@@ -154,12 +140,14 @@ TEST(File, ErrorsNameThePathAndWhatIsMissing) {
   const fs::path folder = scratch();
   std::ofstream(folder / "x") << "12345";
   std::array<std::byte, 4> out;
-  const std::string ends = message_of([&] { File::open(folder / "x").read_at(3, out); });
+  const std::string ends =
+      message_of<RuntimeError>([&] { File::open(folder / "x").read_at(3, out); });
   EXPECT_NE(ends.find((folder / "x").string() + " is truncated: it ends at byte 5, 2 more"),
             std::string::npos)
       << ends;
   EXPECT_THROW(File::open(folder / "none"), ValueError);
-  const std::string full = message_of([&] { File::create("/dev/full").write_at(0, out); });
+  const std::string full =
+      message_of<RuntimeError>([&] { File::create("/dev/full").write_at(0, out); });
   EXPECT_NE(full.find("cannot write /dev/full: No space left"), std::string::npos) << full;
 }
 

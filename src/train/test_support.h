@@ -1,9 +1,7 @@
-// What the unit tests of this folder share: scratch folders, prepared data, a tiny Qwen3-MoE.
+// What the unit tests of this folder share: prepared data, a tiny Qwen3-MoE.
 #pragma once
 
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,60 +11,11 @@
 
 #include "automoe/trainer.h"
 #include "core/json.h"
+#include "core/testing.h"
 #include "train/mix.h"
 
 namespace automoe::train {
 namespace fs = std::filesystem;
-
-/// An empty folder of the running test's own, removed at its end.
-class Scratch {
- public:
-  Scratch() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = fs::path(testing::TempDir()) /
-            text("automoe_", test->test_suite_name(), "_", test->name(), "_", getpid());
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  operator const fs::path&() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-inline std::string content_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-inline void write_content(const fs::path& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
-
-/// What `call` says when it throws an Error; another error, or none, fails the test.
-template <typename Error = ValueError, typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return text("another type of error: ", error.what());
-  }
-  return "no error";
-}
-
-inline void expect_says(const std::string& message, const std::string& part) {
-  EXPECT_NE(message.find(part), std::string::npos) << message;
-}
-
-#define EXPECT_SAYS(message, part)                                                 \
-  do {                                                                             \
-    SCOPED_TRACE(text("expected to say: ", part)); /* with the line of the test */ \
-    expect_says(message, part);                                                    \
-  } while (false)
 
 struct TestDocument {
   std::vector<uint32_t> tokens;
