@@ -35,9 +35,7 @@ Tensor Attention::forward(const Context& context, const RmsNorm& norm, const Ten
   const Tensor out = kernels::attention(
       q, k, heads(qkv[2]), context.sequences.documents,
       {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window});
-  const LinearWeights o = o_proj_.weights(params);
-  return at::linear(out.flatten(1), o.weight,
-                    o.bias.defined() ? std::optional<Tensor>(o.bias) : std::nullopt);
+  return linear(out.flatten(1), o_proj_.weights(params));
 }
 
 }  // namespace automoe::blocks

@@ -9,7 +9,7 @@ namespace automoe::blocks {
 struct MlpOutput {
   Tensor y;              // [T, H]
   Tensor router_logits;  // [T, E]; undefined without experts
-  Tensor counts;         // [E] int64 tokens per expert; undefined without experts
+  Tensor indices;        // [T, K] int64, the experts chosen; undefined without experts
 };
 
 class Mlp {

@@ -92,11 +92,6 @@ std::vector<LinearWeights> layers_of(at::TensorList flat) {
   return weights;
 }
 
-Tensor linear(const Tensor& x, const LinearWeights& layer) {
-  return at::linear(x, layer.weight,
-                    layer.bias.defined() ? std::optional<Tensor>(layer.bias) : std::nullopt);
-}
-
 struct LinearAfter : torch::autograd::Function<LinearAfter> {
   static variable_list forward(AutogradContext* ctx, c10::intrusive_ptr<Holder<Tensor>> holder,
                                at::TensorList inputs, at::TensorList weights) {
@@ -140,6 +135,11 @@ struct LinearAfter : torch::autograd::Function<LinearAfter> {
 };
 
 }  // namespace
+
+Tensor linear(const Tensor& x, const LinearWeights& layer) {
+  return at::linear(x, layer.weight,
+                    layer.bias.defined() ? std::optional<Tensor>(layer.bias) : std::nullopt);
+}
 
 Tensors linear_after(std::function<Tensor(const Tensors&)> f, const Tensors& inputs,
                      const std::vector<LinearWeights>& weights, Recompute recompute) {

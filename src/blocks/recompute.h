@@ -18,6 +18,9 @@ struct LinearWeights {
   Tensor bias;    // [out] or undefined
 };
 
+/// x W^T + b: [..., in] -> [..., out].
+Tensor linear(const Tensor& x, const LinearWeights& layer);
+
 /// y_i = f(inputs) W_i^T + b_i for a cheap f. With kNone autograd keeps f's result; otherwise only
 /// `inputs` are kept and f runs again in the backward pass. f: tensors -> [T, in], differentiable.
 Tensors linear_after(std::function<Tensor(const Tensors&)> f, const Tensors& inputs,

@@ -2,6 +2,7 @@
 
 #include "kernels/linear_cross_entropy.h"
 #include "moe/balance_loss.h"
+#include "moe/router.h"
 
 namespace automoe::models {
 namespace {
@@ -66,6 +67,21 @@ std::function<std::unique_ptr<blocks::Mlp>(ParamScope, int64_t)> DecoderConfig::
           ParamScope scope, int64_t) { return std::make_unique<blocks::GatedMlp>(scope, options); };
 }
 
+Json tiny_config(const std::string& architecture, const std::string& model_type,
+                 const Json& extra) {
+  Json config = {{"architectures", {architecture}},
+                 {"model_type", model_type},
+                 {"vocab_size", 64},
+                 {"hidden_size", 32},
+                 {"intermediate_size", 48},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"max_position_embeddings", 128}};
+  config.update(extra);
+  return config;
+}
+
 int64_t layer_window(const Json& json, int64_t layer) {
   const int64_t window = value_or<int64_t>(json, "sliding_window", 4096);
   if (!value_or<bool>(json, "use_sliding_window", false)) return 0;
@@ -114,7 +130,6 @@ MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const T
     return layer.forward(context, x);
   blocks::Tensors inputs = context.params.slice(layer.first, layer.last);
   inputs.insert(inputs.begin(), x);
-  MlpOutput kept;
   // The closure outlives this call: it owns what it needs of the context.
   const auto body = [&layer, first = layer.first, params = context.params,
                      sequences = context.sequences,
@@ -122,7 +137,7 @@ MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const T
     const Params local = params.with(first, in.data() + 1, static_cast<int64_t>(in.size()) - 1);
     const MlpOutput out = layer.forward({local, sequences, rope, Recompute::kNone}, in[0]);
     if (!out.router_logits.defined()) return {out.y};
-    return {out.y, out.router_logits, out.counts};
+    return {out.y, out.router_logits, out.indices};
   };
   const blocks::Tensors outputs = blocks::checkpoint(body, inputs);
   if (outputs.size() == 1) return {outputs[0], {}, {}};
@@ -151,7 +166,8 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch,
     x = out.y;
     if (!out.router_logits.defined()) continue;
     router_logits.push_back(out.router_logits);
-    counts.push_back(out.counts);
+    if (options.routing_counts)
+      counts.push_back(moe::count_tokens(out.indices, out.router_logits.size(1)));
   }
   x = norm_->forward(params, x);
 
@@ -159,7 +175,7 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch,
   out.hidden = sequences.pad(x);
   if (options.logits)
     out.logits = at::linear(keep_positions(out.hidden, options.logits_to_keep), params[lm_head_]);
-  if (options.routing_counts && !counts.empty()) out.routing_counts = at::stack(counts);
+  if (!counts.empty()) out.routing_counts = at::stack(counts);
   if (options.router_logits && !router_logits.empty()) {
     out.aux_loss = moe::load_balancing_loss(router_logits, config_.num_experts_per_tok);
     for (const Tensor& logits : router_logits)

@@ -29,6 +29,10 @@ struct DecoderConfig {  // keys as in config.json
   static DecoderConfig read(const Json& json, const Json& defaults);
 };
 
+/// A config of a few thousand parameters, for tests; `extra` adds or replaces keys.
+Json tiny_config(const std::string& architecture, const std::string& model_type,
+                 const Json& extra = Json::object());
+
 /// Sliding window of layer i, 0 for none, as Qwen2 and Qwen3 configs say it: layer_types, or
 /// use_sliding_window and max_window_layers.
 int64_t layer_window(const Json& json, int64_t layer);

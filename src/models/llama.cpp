@@ -12,15 +12,7 @@ const Json kDefaults = {{"vocab_size", 32000},
                         {"rms_norm_eps", 1e-6},
                         {"max_position_embeddings", 2048}};
 
-const Json kTiny = {{"architectures", {"LlamaForCausalLM"}},
-                    {"model_type", "llama"},
-                    {"vocab_size", 64},
-                    {"hidden_size", 32},
-                    {"intermediate_size", 48},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 128}};
+const Json kTiny = tiny_config("LlamaForCausalLM", "llama");
 
 std::unique_ptr<Model> create(const Json& json) {
   const auto config = DecoderConfig::read(json, kDefaults);

@@ -10,16 +10,7 @@ const Json kDefaults = {{"vocab_size", 32000},        {"hidden_size", 4096},
                         {"num_attention_heads", 32},  {"num_key_value_heads", 8},
                         {"rms_norm_eps", 1e-6},       {"max_position_embeddings", 131072}};
 
-const Json kTiny = {{"architectures", {"MistralForCausalLM"}},
-                    {"model_type", "mistral"},
-                    {"vocab_size", 64},
-                    {"hidden_size", 32},
-                    {"intermediate_size", 48},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 128},
-                    {"sliding_window", 8}};
+const Json kTiny = tiny_config("MistralForCausalLM", "mistral", {{"sliding_window", 8}});
 
 std::unique_ptr<Model> create(const Json& json) {
   const auto config = DecoderConfig::read(json, kDefaults);

@@ -12,17 +12,8 @@ const Json kDefaults = {{"vocab_size", 32000},        {"hidden_size", 4096},
                         {"rms_norm_eps", 1e-5},       {"max_position_embeddings", 131072},
                         {"rope_theta", 1e6},          {"num_experts_per_tok", 2}};
 
-const Json kTiny = {{"architectures", {"MixtralForCausalLM"}},
-                    {"model_type", "mixtral"},
-                    {"vocab_size", 64},
-                    {"hidden_size", 32},
-                    {"intermediate_size", 48},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 128},
-                    {"num_local_experts", 4},
-                    {"num_experts_per_tok", 2}};
+const Json kTiny = tiny_config("MixtralForCausalLM", "mixtral",
+                               {{"num_local_experts", 4}, {"num_experts_per_tok", 2}});
 
 const NameMap kNames = {
     {"model.layers.{layer}.block_sparse_moe.gate.weight", "model.layers.{layer}.mlp.gate.weight"},

@@ -9,15 +9,7 @@ const Json kDefaults = {{"vocab_size", 151936},       {"hidden_size", 4096},
                         {"num_attention_heads", 32},  {"num_key_value_heads", 32},
                         {"rms_norm_eps", 1e-6},       {"max_position_embeddings", 32768}};
 
-const Json kTiny = {{"architectures", {"Qwen2ForCausalLM"}},
-                    {"model_type", "qwen2"},
-                    {"vocab_size", 64},
-                    {"hidden_size", 32},
-                    {"intermediate_size", 48},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 128}};
+const Json kTiny = tiny_config("Qwen2ForCausalLM", "qwen2");
 
 std::unique_ptr<Model> create(const Json& json) {
   const auto config = DecoderConfig::read(json, kDefaults);

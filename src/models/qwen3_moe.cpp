@@ -11,20 +11,12 @@ const Json kDefaults = {{"vocab_size", 151936},      {"hidden_size", 2048},
                         {"rms_norm_eps", 1e-6},      {"max_position_embeddings", 32768},
                         {"num_experts_per_tok", 8}};
 
-const Json kTiny = {{"architectures", {"Qwen3MoeForCausalLM"}},
-                    {"model_type", "qwen3_moe"},
-                    {"vocab_size", 64},
-                    {"hidden_size", 32},
-                    {"intermediate_size", 48},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 128},
-                    {"head_dim", 8},
-                    {"num_experts", 8},
-                    {"num_experts_per_tok", 2},
-                    {"moe_intermediate_size", 16},
-                    {"norm_topk_prob", true}};
+const Json kTiny = tiny_config("Qwen3MoeForCausalLM", "qwen3_moe",
+                               {{"head_dim", 8},
+                                {"num_experts", 8},
+                                {"num_experts_per_tok", 2},
+                                {"moe_intermediate_size", 16},
+                                {"norm_topk_prob", true}});
 
 const NameMap kNames = {
     {"model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight",

@@ -10,8 +10,7 @@ MoeMlp::Experts::Experts(blocks::ParamScope scope, const Options& options)
       down_proj(scope.declare("down_proj",
                               {options.router.num_experts, options.hidden, options.width})) {}
 
-MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options)
-    : num_experts_(options.router.num_experts) {
+MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options) {
   if (!options.gate_first) experts_.emplace(scope.child("experts"), options);
   gate_.emplace(scope.child("gate"), options.hidden, options.router);
   if (options.gate_first) experts_.emplace(scope.child("experts"), options);
@@ -25,7 +24,7 @@ blocks::MlpOutput MoeMlp::forward(const blocks::Context& context, const blocks::
   const Tensor y =
       kernels::gated_experts(normed, routing.indices, routing.weights,
                              params[experts_->gate_up_proj], params[experts_->down_proj]);
-  return {y, routing.logits, count_tokens(routing.indices, num_experts_)};
+  return {y, routing.logits, routing.indices};
 }
 
 }  // namespace automoe::moe

@@ -22,7 +22,6 @@ class MoeMlp : public blocks::Mlp {
     Experts(blocks::ParamScope scope, const Options& options);
     blocks::ParamId gate_up_proj, down_proj;  // [E, 2I, H], [E, H, I]
   };
-  int64_t num_experts_;
   std::optional<SoftmaxRouter> gate_;
   std::optional<Experts> experts_;
 };
