@@ -1,14 +1,15 @@
 """automoe data prepare | preview | check."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import typer
 from pydantic import Field
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from automoe.console import console, friendly
-from automoe.options import Settings, flags_of
+from automoe.data.settings import DataSettings
+from automoe.options import flags_of
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, look at and check training data.")
 
@@ -20,7 +21,7 @@ Template = Annotated[
 ]
 
 
-class PrepareSettings(Settings):
+class PrepareSettings(DataSettings):
     aliases: ClassVar[dict[str, str]] = {
         "out": "output_dir",
         "dataset": "data",
@@ -29,26 +30,7 @@ class PrepareSettings(Settings):
     }
 
     model: str = Field(description="Folder or id of the model whose tokenizer and chat template are used.")
-    data: Path = Field(
-        description="JSONL, JSON, Parquet, CSV or text file, a folder of such, or one saved by datasets."
-    )
     output_dir: Path = Field(Path("prepared"), description="Gets train/ and eval/.")
-    eval_data: Path | None = Field(None, description="Held-out data; else a share of the rows is held out.")
-    eval_split: float = Field(0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data.")
-    split: str | None = Field(None, description="Split of a saved DatasetDict.")
-    chat_template: Path | None = Field(
-        None, description="Jinja file that replaces the tokenizer's chat template."
-    )
-    max_length: int = Field(1024, ge=2, description="Longest document in tokens.")
-    overlong: Literal["auto", "stop", "drop", "split", "truncate"] = Field(
-        "auto",
-        description="Longer rows: stop, drop, split, truncate; auto splits text, drops chats.",
-    )
-    on_error: Literal["stop", "skip"] = Field("stop", description="Bad rows: stop, or skip and list them.")
-    plain: bool = Field(
-        False, description="Take prompt + completion as raw text although there is a chat template."
-    )
-    seed: int = Field(42, ge=0, description="Of the split.")
 
 
 @app.command("prepare")
@@ -58,17 +40,16 @@ def prepare(config: Path | None, flags: dict[str, Any]) -> None:
     """Turn data files into a prepared folder that the engine maps into memory."""
     settings = PrepareSettings.from_yaml(config, flags)
     from automoe.data.describe import describe
-    from automoe.data.prepare import PrepareConfig, prepare
+    from automoe.data.prepare import prepare
     from automoe.source import load_tokenizer, local_folder
 
-    values = settings.model_dump(exclude={"model", "chat_template", "output_dir"})
     tokenizer = load_tokenizer(local_folder(settings.model, weights=False), settings.chat_template)
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
     ) as progress:
         task = progress.add_task("reading")
         summary = prepare(
-            PrepareConfig(out=settings.output_dir, **values),
+            settings.prepare_config(settings.output_dir),
             tokenizer,
             lambda rows: progress.update(task, description=f"{rows:,} rows"),
         )

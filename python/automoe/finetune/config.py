@@ -5,16 +5,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from automoe.data.prepare import PrepareConfig
-from automoe.options import Settings
+from automoe.data.settings import DataSettings
 
-OWN = {  # ours alone; all other fields are the engine's and go to it by name
-    "model", "data", "eval_data", "eval_split", "split", "chat_template", "plain", "overlong", "on_error",
-    "dtype", "device", "prompts", "max_new_tokens", "verify", "output_dir",
-}  # fmt: skip
+# Ours alone; all other fields are the engine's and go to it by name.
+OWN = {"model", "output_dir", "dtype", "device", "prompts", "max_new_tokens", "verify"} | (
+    set(DataSettings.model_fields) - {"max_length", "seed"}
+)
 
 
-class FinetuneConfig(Settings):
+class FinetuneConfig(DataSettings):
     aliases: ClassVar[dict[str, str]] = {
         "out": "output_dir",
         "output": "output_dir",
@@ -35,25 +34,7 @@ class FinetuneConfig(Settings):
     }
 
     model: str = Field(description="Folder or repository id of a Hugging Face causal language model.")
-    data: Path = Field(
-        description="JSONL, JSON, Parquet, CSV or text file, a folder of such, or one saved by datasets."
-    )
     output_dir: Path = Field(Path("out"), description="Where model, checkpoints, metrics and report go.")
-
-    eval_data: Path | None = Field(None, description="Held-out data; else a share of the rows is held out.")
-    eval_split: float = Field(0.05, ge=0, lt=1, description="Share of the rows held out without --eval-data.")
-    split: str | None = Field(None, description="Split of a saved DatasetDict.")
-    chat_template: Path | None = Field(
-        None, description="Jinja file that replaces the tokenizer's chat template."
-    )
-    plain: bool = Field(
-        False, description="Take prompt + completion as raw text although there is a chat template."
-    )
-    overlong: Literal["auto", "stop", "drop", "split", "truncate"] = Field(
-        "auto",
-        description="Rows over max_length: stop, drop, split, truncate; auto splits text, drops chats.",
-    )
-    on_error: Literal["stop", "skip"] = Field("stop", description="Bad rows: stop, or skip and list them.")
 
     max_length: int = Field(1024, ge=2, description="Tokens in a packed row.")
     packing: bool = Field(True, description="Fill rows with several documents; none sees another.")
@@ -98,20 +79,6 @@ class FinetuneConfig(Settings):
     verify: bool = Field(
         True, description="Reload the result with plain Transformers and compare the logits."
     )
-
-    def prepare_config(self) -> PrepareConfig:
-        names = (
-            "data",
-            "eval_data",
-            "eval_split",
-            "split",
-            "max_length",
-            "overlong",
-            "on_error",
-            "plain",
-            "seed",
-        )
-        return PrepareConfig(out=self.output_dir / "data", **{name: getattr(self, name) for name in names})
 
     def train_config(self, eval_data: bool) -> dict[str, Any]:
         """The engine's TrainConfig. What is unset here stays at the engine's default."""

@@ -64,7 +64,7 @@ class _Run:
 
     def _prepare(self) -> PrepareSummary:
         with stage(f"preparing {self.config.data}"):
-            data = prepare_once(self.config.prepare_config(), self.tokenizer)
+            data = prepare_once(self.config.prepare_config(self.out / "data"), self.tokenizer)
             if data.reused:
                 console.print("  found as prepared before")
             describe(data)
