@@ -1,4 +1,4 @@
-"""The settings that say which rows are read and how they become documents, for every command that prepares."""
+"""The settings that say which rows are read and how they become documents, wherever data are prepared."""
 
 from pathlib import Path
 from typing import Literal
