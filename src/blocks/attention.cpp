@@ -20,7 +20,7 @@ Attention::Attention(ParamScope scope, const Options& o)
   k_norm_.emplace(scope.child("k_norm"), o.head_dim, o.eps);
 }
 
-Tensor Attention::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
+BlockOutput Attention::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
   const Params& params = context.params;
   const Tensors qkv = norm.then_linear(
       context, x, {q_proj_.weights(params), k_proj_.weights(params), v_proj_.weights(params)});
@@ -35,7 +35,7 @@ Tensor Attention::forward(const Context& context, const RmsNorm& norm, const Ten
   const Tensor out = kernels::attention(
       q, k, heads(qkv[2]), context.sequences.documents,
       {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window});
-  return linear(out.flatten(1), o_proj_.weights(params));
+  return {linear(out.flatten(1), o_proj_.weights(params)), {}, {}};
 }
 
 }  // namespace automoe::blocks

@@ -4,12 +4,12 @@
 #include <optional>
 
 #include "automoe/error.h"
+#include "blocks/block.h"
 #include "blocks/linear.h"
-#include "blocks/rms_norm.h"
 
 namespace automoe::blocks {
 
-class Attention {
+class Attention : public Block {
  public:
   struct Options {
     int64_t hidden, heads, kv_heads, head_dim;
@@ -19,8 +19,7 @@ class Attention {
     int64_t window = 0;    // 0: none; else a query sees itself and window - 1 keys before it
   };
   Attention(ParamScope scope, const Options& options);
-  Tensor forward(const Context& context, const RmsNorm& norm,
-                 const Tensor& x) const;  // [T, H] -> [T, H]
+  BlockOutput forward(const Context& context, const RmsNorm& norm, const Tensor& x) const override;
 
  private:
   Options options_;

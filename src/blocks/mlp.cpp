@@ -9,7 +9,7 @@ GatedMlp::GatedMlp(ParamScope scope, const Options& options)
       up_proj_(scope.child("up_proj"), options.hidden, options.width, options.bias),
       down_proj_(scope.child("down_proj"), options.width, options.hidden, options.bias) {}
 
-MlpOutput GatedMlp::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
+BlockOutput GatedMlp::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
   const Params& params = context.params;
   const Tensors gate_up =
       norm.then_linear(context, x, {gate_proj_.weights(params), up_proj_.weights(params)});

@@ -7,8 +7,8 @@
 namespace automoe::models {
 namespace {
 
+using blocks::BlockOutput;
 using blocks::Context;
-using blocks::MlpOutput;
 using blocks::Params;
 using blocks::ParamScope;
 using blocks::Sequences;
@@ -60,11 +60,30 @@ blocks::Attention::Options DecoderConfig::attention() const {
           .eps = rms_norm_eps};
 }
 
-std::function<std::unique_ptr<blocks::Mlp>(ParamScope, int64_t)> DecoderConfig::dense_mlp(
-    bool bias) const {
+BlockOf DecoderConfig::dense_mlp(bool bias) const {
   return
       [options = blocks::GatedMlp::Options{hidden_size, intermediate_size, bias}](
           ParamScope scope, int64_t) { return std::make_unique<blocks::GatedMlp>(scope, options); };
+}
+
+LayerOf DecoderConfig::layers(const BlockOf& attention, const BlockOf& mlp) const {
+  return [=, hidden = hidden_size, eps = rms_norm_eps](ParamScope scope, int64_t layer) {
+    auto self_attn = attention(scope.child("self_attn"), layer);
+    auto feed_forward = mlp(scope.child("mlp"), layer);
+    std::vector<Branch> branches;
+    branches.push_back({std::move(self_attn), {scope.child("input_layernorm"), hidden, eps}});
+    branches.push_back(
+        {std::move(feed_forward), {scope.child("post_attention_layernorm"), hidden, eps}});
+    return branches;
+  };
+}
+
+LayerOf DecoderConfig::layers(const std::function<blocks::Attention::Options(int64_t)>& attention,
+                              const BlockOf& mlp) const {
+  const auto block = [=](ParamScope scope, int64_t layer) {
+    return std::make_unique<blocks::Attention>(scope, attention(layer));
+  };
+  return layers(BlockOf(block), mlp);
 }
 
 Json tiny_config(const std::string& architecture, const std::string& model_type,
@@ -91,41 +110,38 @@ int64_t layer_window(const Json& json, int64_t layer) {
   return layer >= value_or<int64_t>(json, "max_window_layers", 28) ? window : 0;
 }
 
-Decoder::Layer::Layer(ParamScope scope, const blocks::Attention::Options& attention,
-                      const MlpOf& mlp_of, int64_t index, const DecoderConfig& config)
-    : first(scope.count()),
-      self_attn(scope.child("self_attn"), attention),
-      mlp(mlp_of(scope.child("mlp"), index)),
-      input_layernorm(scope.child("input_layernorm"), config.hidden_size, config.rms_norm_eps),
-      post_attention_layernorm(scope.child("post_attention_layernorm"), config.hidden_size,
-                               config.rms_norm_eps) {
-  last = scope.count();
-}
-
-MlpOutput Decoder::Layer::forward(const Context& context, const Tensor& x) const {
-  const Tensor h = x + self_attn.forward(context, input_layernorm, x);
-  MlpOutput out = mlp->forward(context, post_attention_layernorm, h);
-  out.y = h + out.y;
+BlockOutput Decoder::Layer::forward(const Context& context, const Tensor& x) const {
+  BlockOutput out{x, {}, {}};
+  for (const Branch& branch : branches) {
+    const BlockOutput added = branch.block->forward(context, branch.norm, out.y);
+    out.y = out.y + added.y;
+    if (added.router_logits.defined()) {
+      out.router_logits = added.router_logits;
+      out.indices = added.indices;
+    }
+  }
   return out;
 }
 
-Decoder::Decoder(const DecoderConfig& config, const AttentionOf& attention_of, const MlpOf& mlp_of)
+Decoder::Decoder(const DecoderConfig& config, const LayerOf& layer_of)
     : config_(config),
       rope_(config.rope_parameters, config.head_dim, config.max_position_embeddings) {
   const ParamScope root(specs_, ""), model = root.child("model");
   embed_tokens_ =
       model.child("embed_tokens").declare("weight", {config.vocab_size, config.hidden_size});
   layers_.reserve(config.num_hidden_layers);
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-    layers_.emplace_back(model.child("layers." + std::to_string(i)), attention_of(i), mlp_of, i,
-                         config);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const blocks::ParamId first = model.count();
+    auto branches = layer_of(model.child("layers." + std::to_string(i)), i);
+    layers_.push_back({std::move(branches), first, model.count()});
+  }
   norm_.emplace(model.child("norm"), config.hidden_size, config.rms_norm_eps);
   lm_head_ = config.tie_word_embeddings
                  ? embed_tokens_
                  : root.child("lm_head").declare("weight", {config.vocab_size, config.hidden_size});
 }
 
-MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const Tensor& x) const {
+BlockOutput Decoder::run_layer(const Layer& layer, const Context& context, const Tensor& x) const {
   if (context.recompute != Recompute::kLayer || !at::GradMode::is_enabled())
     return layer.forward(context, x);
   blocks::Tensors inputs = context.params.slice(layer.first, layer.last);
@@ -135,7 +151,7 @@ MlpOutput Decoder::run_layer(const Layer& layer, const Context& context, const T
                      sequences = context.sequences,
                      rope = context.rope](const blocks::Tensors& in) -> blocks::Tensors {
     const Params local = params.with(first, in.data() + 1, static_cast<int64_t>(in.size()) - 1);
-    const MlpOutput out = layer.forward({local, sequences, rope, Recompute::kNone}, in[0]);
+    const BlockOutput out = layer.forward({local, sequences, rope, Recompute::kNone}, in[0]);
     if (!out.router_logits.defined()) return {out.y};
     return {out.y, out.router_logits, out.indices};
   };
@@ -162,7 +178,7 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch,
   const Context context{params, sequences, rope, options.recompute};
   std::vector<Tensor> router_logits, counts;
   for (const Layer& layer : layers_) {
-    const MlpOutput out = run_layer(layer, context, x);
+    const BlockOutput out = run_layer(layer, context, x);
     x = out.y;
     if (!out.router_logits.defined()) continue;
     router_logits.push_back(out.router_logits);

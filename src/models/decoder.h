@@ -1,5 +1,5 @@
-// The decoder that most families are: embedding, pre-norm layers of attention and MLP, final norm,
-// head. A family file says which attention and MLP each layer has.
+// The decoder that most families are: embedding, layers of residual branches, final norm, head. A
+// family file says which branches each layer has.
 #pragma once
 
 #include "blocks/attention.h"
@@ -8,6 +8,16 @@
 #include "models/model.h"
 
 namespace automoe::models {
+
+/// x + block(norm(x))
+struct Branch {
+  std::unique_ptr<blocks::Block> block;
+  blocks::RmsNorm norm;
+};
+
+using BlockOf =
+    std::function<std::unique_ptr<blocks::Block>(blocks::ParamScope scope, int64_t layer)>;
+using LayerOf = std::function<std::vector<Branch>(blocks::ParamScope scope, int64_t layer)>;
 
 struct DecoderConfig {  // keys as in config.json
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
@@ -22,8 +32,11 @@ struct DecoderConfig {  // keys as in config.json
   /// Attention as these keys have it: no biases, no QK-norm, no window.
   blocks::Attention::Options attention() const;
   /// A dense gated MLP in every layer.
-  std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope, int64_t)> dense_mlp(
-      bool bias = false) const;
+  BlockOf dense_mlp(bool bias = false) const;
+  /// self_attn, then mlp, with norms named as in Llama.
+  LayerOf layers(const BlockOf& attention, const BlockOf& mlp) const;
+  LayerOf layers(const std::function<blocks::Attention::Options(int64_t layer)>& attention,
+                 const BlockOf& mlp) const;
 
   /// The keys above; `defaults` holds the class defaults of the family for keys that may be absent.
   static DecoderConfig read(const Json& json, const Json& defaults);
@@ -39,30 +52,22 @@ int64_t layer_window(const Json& json, int64_t layer);
 
 class Decoder : public Model {
  public:
-  using AttentionOf = std::function<blocks::Attention::Options(int64_t layer)>;
-  using MlpOf =
-      std::function<std::unique_ptr<blocks::Mlp>(blocks::ParamScope scope, int64_t layer)>;
-
-  Decoder(const DecoderConfig& config, const AttentionOf& attention_of, const MlpOf& mlp_of);
+  Decoder(const DecoderConfig& config, const LayerOf& layer_of);
   ModelOutput forward(const blocks::Params& params, const Batch& batch,
                       const ForwardOptions& options) const override;
   bool has_experts() const override { return config_.num_experts_per_tok > 0; }
 
  private:
   struct Layer {
-    Layer(blocks::ParamScope scope, const blocks::Attention::Options& attention,
-          const MlpOf& mlp_of, int64_t index, const DecoderConfig& config);
-    blocks::MlpOutput forward(const blocks::Context& context,
-                              const Tensor& x) const;  // y is the new x
+    blocks::BlockOutput forward(const blocks::Context& context,
+                                const Tensor& x) const;  // y is the new x
 
+    std::vector<Branch> branches;
     blocks::ParamId first, last;  // its parameters are [first, last)
-    blocks::Attention self_attn;
-    std::unique_ptr<blocks::Mlp> mlp;
-    blocks::RmsNorm input_layernorm, post_attention_layernorm;
   };
 
-  blocks::MlpOutput run_layer(const Layer& layer, const blocks::Context& context,
-                              const Tensor& x) const;
+  blocks::BlockOutput run_layer(const Layer& layer, const blocks::Context& context,
+                                const Tensor& x) const;
   void add_loss(const blocks::Params& params, const blocks::Sequences& sequences,
                 const Batch& batch, const Tensor& hidden, ModelOutput& out) const;
 

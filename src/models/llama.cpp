@@ -20,7 +20,7 @@ std::unique_ptr<Model> create(const Json& json) {
   attention.qkv_bias = attention.output_bias = value_or<bool>(json, "attention_bias", false);
   const bool mlp_bias = value_or<bool>(json, "mlp_bias", false);
   return std::make_unique<Decoder>(
-      config, [&](int64_t) { return attention; }, config.dense_mlp(mlp_bias));
+      config, config.layers([&](int64_t) { return attention; }, config.dense_mlp(mlp_bias)));
 }
 
 AUTOMOE_REGISTER_MODEL("LlamaForCausalLM", {create, {}, {}, kTiny});

@@ -18,7 +18,7 @@ std::unique_ptr<Model> create(const Json& json) {
   attention.window =
       json.contains("sliding_window") ? value_or<int64_t>(json, "sliding_window", 0) : 4096;
   return std::make_unique<Decoder>(
-      config, [&](int64_t) { return attention; }, config.dense_mlp());
+      config, config.layers([&](int64_t) { return attention; }, config.dense_mlp()));
 }
 
 AUTOMOE_REGISTER_MODEL("MistralForCausalLM", {create, {}, {}, kTiny});

@@ -28,20 +28,21 @@ std::unique_ptr<Model> create(const Json& json) {
   blocks::Attention::Options attention = config.attention();
   attention.window = value_or<int64_t>(json, "sliding_window", 0);
   const moe::SoftmaxRouter::Options router{
+      .hidden = config.hidden_size,
       .num_experts =
           value_or<int64_t>(json, "num_local_experts", value_or<int64_t>(json, "num_experts", 8)),
       .top_k = config.num_experts_per_tok,
       .normalize = true,
       .fp32_weights = true};
-  const auto mlp = [&](blocks::ParamScope scope, int64_t) -> std::unique_ptr<blocks::Mlp> {
+  const auto mlp = [&](blocks::ParamScope scope, int64_t) -> std::unique_ptr<blocks::Block> {
     return std::make_unique<moe::MoeMlp>(scope,
                                          moe::MoeMlp::Options{.hidden = config.hidden_size,
                                                               .width = config.intermediate_size,
-                                                              .router = router,
+                                                              .num_experts = router.num_experts,
+                                                              .router = moe::softmax_router(router),
                                                               .gate_first = true});
   };
-  return std::make_unique<Decoder>(
-      config, [&](int64_t) { return attention; }, mlp);
+  return std::make_unique<Decoder>(config, config.layers([&](int64_t) { return attention; }, mlp));
 }
 
 AUTOMOE_REGISTER_MODEL("MixtralForCausalLM", {create, kNames, {}, kTiny});

@@ -19,7 +19,7 @@ std::unique_ptr<Model> create(const Json& json) {
     options.window = layer_window(json, layer);
     return options;
   };
-  return std::make_unique<Decoder>(config, attention, config.dense_mlp());
+  return std::make_unique<Decoder>(config, config.layers(attention, config.dense_mlp()));
 }
 
 AUTOMOE_REGISTER_MODEL("Qwen2ForCausalLM", {create, {}, {}, kTiny});

@@ -51,9 +51,10 @@ std::unique_ptr<Model> create(const Json& json) {
   attention.qkv_bias = attention.output_bias = value_or<bool>(json, "attention_bias", false);
   if (value_or<bool>(json, "use_sliding_window", false))
     attention.window = value_or<int64_t>(json, "sliding_window", 4096);
-  const auto mlp = [&](blocks::ParamScope scope, int64_t layer) -> std::unique_ptr<blocks::Mlp> {
+  const auto mlp = [&](blocks::ParamScope scope, int64_t layer) -> std::unique_ptr<blocks::Block> {
     if (!sparsity.is_sparse(layer)) return config.dense_mlp()(scope, layer);
     const moe::SoftmaxRouter::Options router{
+        .hidden = config.hidden_size,
         .num_experts = sparsity.num_experts,
         .top_k = config.num_experts_per_tok,
         .normalize = value_or<bool>(json, "norm_topk_prob", false),
@@ -61,11 +62,11 @@ std::unique_ptr<Model> create(const Json& json) {
     return std::make_unique<moe::MoeMlp>(
         scope, moe::MoeMlp::Options{.hidden = config.hidden_size,
                                     .width = sparsity.moe_intermediate_size,
-                                    .router = router,
+                                    .num_experts = sparsity.num_experts,
+                                    .router = moe::softmax_router(router),
                                     .gate_first = false});
   };
-  return std::make_unique<Decoder>(
-      config, [&](int64_t) { return attention; }, mlp);
+  return std::make_unique<Decoder>(config, config.layers([&](int64_t) { return attention; }, mlp));
 }
 
 AUTOMOE_REGISTER_MODEL("Qwen3MoeForCausalLM", {create, kNames, {}, kTiny});

@@ -4,8 +4,8 @@
 
 namespace automoe::moe {
 
-SoftmaxRouter::SoftmaxRouter(blocks::ParamScope scope, int64_t hidden, const Options& options)
-    : options_(options), weight_(scope.declare("weight", {options.num_experts, hidden})) {
+SoftmaxRouter::SoftmaxRouter(blocks::ParamScope scope, const Options& options)
+    : options_(options), weight_(scope.declare("weight", {options.num_experts, options.hidden})) {
   AUTOMOE_CHECK_VALUE(options.top_k >= 1 && options.top_k <= options.num_experts,
                       "[router] num_experts_per_tok must be between 1 and the ",
                       options.num_experts, " experts, got ", options.top_k);
@@ -18,6 +18,12 @@ Routing SoftmaxRouter::forward(const blocks::Params& params, const Tensor& x) co
   if (options_.normalize) weights = weights / weights.sum(-1, /*keepdim=*/true);
   if (!options_.fp32_weights) weights = weights.to(logits.scalar_type());
   return {logits, indices, weights};
+}
+
+RouterOf softmax_router(const SoftmaxRouter::Options& options) {
+  return [options](blocks::ParamScope scope) {
+    return std::make_unique<SoftmaxRouter>(scope, options);
+  };
 }
 
 Tensor count_tokens(const Tensor& indices, int64_t num_experts) {
