@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "automoe/checkpoint.h"
+#include "automoe/lora.h"
 
 namespace automoe {
 
@@ -23,20 +25,24 @@ Recompute recompute_from(const std::string& name);
 
 /// A batch as Transformers defines it. All tensors on the parameters' device.
 struct Batch {
-  at::Tensor input_ids;                      // [B, S] int64
-  std::optional<at::Tensor> attention_mask;  // [B, S], 1 = real token
-  std::optional<at::Tensor> position_ids;    // [B, S] or [1, S] int64; without attention_mask a new
-                                             // document begins wherever they do not go up by one
-  std::optional<at::Tensor> labels;  // [B, S] int64, -100 = no loss; shifted left by one inside
-  std::optional<at::Tensor> num_items_in_batch;  // scalar: divides the summed loss; else the mean
-  std::vector<int64_t> document_ends;  // optional, with B = 1: ascending ends of the packed
-                                       // documents, last one S; spares looking at position_ids
+  at::Tensor input_ids;                           // [B, S] int64
+  std::optional<at::Tensor> attention_mask = {};  // [B, S], 1 = real token
+  std::optional<at::Tensor> position_ids =
+      {};  // [B, S] or [1, S] int64; without attention_mask a new
+           // document begins wherever they do not go up by one
+  std::optional<at::Tensor> labels =
+      {};  // [B, S] int64, -100 = no loss; shifted left by one inside
+  std::optional<at::Tensor> num_items_in_batch =
+      {};                                   // scalar: divides the summed loss; else the mean
+  std::vector<int64_t> document_ends = {};  // optional, with B = 1: ascending ends of the packed
+                                            // documents, last one S; spares looking at position_ids
 };
 
 struct ForwardOptions {
   Recompute recompute = Recompute::kNorms;
-  bool logits = true;         // compute `logits`
-  at::Tensor logits_to_keep;  // undefined: all positions; scalar n: the last n (0: all); 1-D: these
+  bool logits = true;  // compute `logits`
+  at::Tensor logits_to_keep =
+      {};  // undefined: all positions; scalar n: the last n (0: all); 1-D: these
   bool router_logits = false;   // return router logits and, with labels, add the aux loss
   bool routing_counts = false;  // return tokens per expert
 };
@@ -53,11 +59,15 @@ struct ModelOutput {
 struct ParameterSpec {
   std::string name;  // Transformers' v5 name
   std::vector<int64_t> shape;
-  bool is_norm = false;  // starts at 1 and takes no weight decay, like every 1-D parameter
+  bool is_norm = false;    // starts at 1 and takes no weight decay, like every 1-D parameter
+  bool is_linear = false;  // weight of a linear layer, which LoRA may adapt
 };
 
 namespace models {
 class Model;
+}
+namespace blocks {
+struct Adapter;
 }
 
 /// A causal language model and its parameters. Parameters are leaves that require gradients; a
@@ -81,23 +91,38 @@ class CausalLM {
 
   ModelOutput forward(const Batch& batch, const ForwardOptions& options = {}) const;
 
+  /// Freezes all parameters and appends adapters: lora_A uniform in +-1/sqrt(in), drawn from
+  /// `seed`, lora_B zero, both fp32. Once per model; throws ValueError as LoraConfig says.
+  void add_adapter(const LoraConfig& config, uint64_t seed = 0);
+  const std::optional<LoraConfig>& adapter() const { return adapter_; }
+  /// Adds each adapter to the weight it adapts and drops it; all parameters can be trained again.
+  void merge_adapter();
+
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  const std::vector<ParameterSpec>& specs() const;
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
   const NameMap& name_map() const;
   bool has_experts() const;
   bool aux_loss_in_config() const;  // config.output_router_logits
   const std::string& config_json() const { return config_json_; }
 
   /// Writes config.json and the weights; copies tokenizer, chat template and generation settings
-  /// from the folder the model came from, if any. The folder can be served on its own.
+  /// from the folder the model came from, if any. The folder can be served on its own. With an
+  /// adapter only that is written, as PEFT does: adapter_config.json, adapter_model.safetensors.
   void save_pretrained(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
+  /// Fills the adapter from a folder that save_pretrained or PEFT wrote for the same LoraConfig.
+  void load_adapter(const std::filesystem::path& folder);
 
  private:
   CausalLM(std::unique_ptr<models::Model> model, std::string config_json,
            std::filesystem::path source);
+  std::vector<NamedTensor> adapter_tensors() const;  // under PEFT's names
+  void save_adapter(const std::filesystem::path& folder) const;
 
   std::unique_ptr<models::Model> model_;
+  std::vector<ParameterSpec> specs_;
   std::vector<NamedTensor> parameters_;  // in the order of specs()
+  std::optional<LoraConfig> adapter_;
+  std::shared_ptr<const std::unordered_map<int64_t, blocks::Adapter>> adapters_;
   std::string config_json_;
   std::filesystem::path source_;
 };

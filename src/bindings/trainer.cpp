@@ -18,11 +18,11 @@ at::Tensor load_tensor(const std::vector<std::vector<int64_t>>& load) {  // [MoE
 
 class Trainer : public torch::CustomClassHolder {
  public:
-  // `dtype`: a Hugging Face name such as "bfloat16", or "auto" for the config's.
+  // `dtype`: a Hugging Face name such as "bfloat16", or "auto" for the config's. `lora_json`:
+  // LoraConfig, or "" for full fine-tuning.
   Trainer(const std::string& model_folder, const std::string& config_json, const std::string& dtype,
-          const std::string& device)
-      : model_(CausalLM::from_pretrained(model_folder, dtype_from(dtype), at::Device(device))),
-        trainer_(model_, TrainConfig::from_json(config_json)) {}
+          const std::string& device, const std::string& lora_json)
+      : Trainer(model_folder, TrainConfig::from_json(config_json), dtype, device, lora_json) {}
 
   std::tuple<Numbers, at::Tensor> step() {
     const StepMetrics m = trainer_.step();
@@ -59,11 +59,24 @@ class Trainer : public torch::CustomClassHolder {
 
   std::string save_checkpoint() { return trainer_.save_checkpoint().string(); }
   void save_pretrained(const std::string& folder) const { model_.save_pretrained(folder); }
+  void merge_adapter() { model_.merge_adapter(); }
   int64_t total_steps() const { return trainer_.total_steps(); }
   int64_t finished_steps() const { return trainer_.finished_steps(); }
   int64_t resumed_step() const { return trainer_.resumed_step(); }
 
  private:
+  Trainer(const std::string& model_folder, const TrainConfig& config, const std::string& dtype,
+          const std::string& device, const std::string& lora_json)
+      : model_(load(model_folder, dtype, device, lora_json, config.seed)),
+        trainer_(model_, config) {}
+
+  static CausalLM load(const std::string& folder, const std::string& dtype,
+                       const std::string& device, const std::string& lora_json, uint64_t seed) {
+    CausalLM model = CausalLM::from_pretrained(folder, dtype_from(dtype), at::Device(device));
+    if (!lora_json.empty()) model.add_adapter(LoraConfig::from_json(lora_json), seed);
+    return model;
+  }
+
   static std::optional<at::ScalarType> dtype_from(const std::string& name) {
     if (name == "auto") return std::nullopt;
     if (name == "float32") return at::kFloat;
@@ -77,12 +90,13 @@ class Trainer : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(automoe, m) {
   m.class_<Trainer>("Trainer")
-      .def(torch::init<std::string, std::string, std::string, std::string>())
+      .def(torch::init<std::string, std::string, std::string, std::string, std::string>())
       .def("step", &Trainer::step)
       .def("evaluate", &Trainer::evaluate)
       .def("logits", &Trainer::logits)
       .def("save_checkpoint", &Trainer::save_checkpoint)
       .def("save_pretrained", &Trainer::save_pretrained)
+      .def("merge_adapter", &Trainer::merge_adapter)
       .def("total_steps", &Trainer::total_steps)
       .def("finished_steps", &Trainer::finished_steps)
       .def("resumed_step", &Trainer::resumed_step);

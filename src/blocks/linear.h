@@ -9,10 +9,15 @@ namespace automoe::blocks {
 class Linear {
  public:
   Linear(ParamScope scope, int64_t in, int64_t out, bool bias)
-      : weight_(scope.declare("weight", {out, in})),
-        bias_(bias ? scope.declare("bias", {out}) : -1) {}
+      : weight_(scope.declare_linear(in, out)), bias_(bias ? scope.declare("bias", {out}) : -1) {}
   LinearWeights weights(const Params& params) const {
-    return {params[weight_], bias_ < 0 ? Tensor() : params[bias_]};
+    LinearWeights weights{params[weight_], bias_ < 0 ? Tensor() : params[bias_]};
+    if (const Adapter* adapter = params.adapter_of(weight_)) {
+      weights.lora_a = params[adapter->a];
+      weights.lora_b = params[adapter->b];
+      weights.lora_scale = adapter->scale;
+    }
+    return weights;
   }
 
  private:

@@ -7,14 +7,37 @@ ParamId ParamScope::declare(const std::string& name, std::vector<int64_t> shape,
   return count() - 1;
 }
 
-std::vector<Tensor> Params::slice(ParamId begin, ParamId end) const {
-  return {tensors_.begin() + begin, tensors_.begin() + end};
+ParamId ParamScope::declare_linear(int64_t in, int64_t out) {
+  const ParamId id = declare("weight", {out, in});
+  specs_->back().is_linear = true;
+  return id;
 }
 
-Params Params::with(ParamId begin, const Tensor* first, int64_t count) const {
-  std::vector<Tensor> tensors = tensors_;
-  std::copy(first, first + count, tensors.begin() + begin);
-  return Params(std::move(tensors));
+const Adapter* Params::adapter_of(ParamId weight) const {
+  if (!adapters_) return nullptr;
+  const auto found = adapters_->find(weight);
+  return found == adapters_->end() ? nullptr : &found->second;
+}
+
+std::vector<ParamId> Params::ids(ParamId begin, ParamId end) const {
+  std::vector<ParamId> ids;
+  for (ParamId id = begin; id < end; ++id) {
+    ids.push_back(id);
+    if (const Adapter* adapter = adapter_of(id)) ids.insert(ids.end(), {adapter->a, adapter->b});
+  }
+  return ids;
+}
+
+std::vector<Tensor> Params::select(const std::vector<ParamId>& ids) const {
+  std::vector<Tensor> tensors;
+  for (const ParamId id : ids) tensors.push_back(tensors_[id]);
+  return tensors;
+}
+
+Params Params::with(const std::vector<ParamId>& ids, const Tensor* tensors) const {
+  Params copy = *this;
+  for (const ParamId id : ids) copy.tensors_[id] = *tensors++;
+  return copy;
 }
 
 }  // namespace automoe::blocks

@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "automoe/model.h"
@@ -24,6 +26,7 @@ class ParamScope {
 
   ParamScope child(const std::string& name) const { return {*specs_, prefix_ + name + "."}; }
   ParamId declare(const std::string& name, std::vector<int64_t> shape, bool is_norm = false);
+  ParamId declare_linear(int64_t in, int64_t out);  // "weight" [out, in]
   int64_t count() const { return static_cast<int64_t>(specs_->size()); }
 
  private:
@@ -31,19 +34,31 @@ class ParamScope {
   std::string prefix_;
 };
 
-/// The tensors of one call, in declaration order.
+/// What is added to a linear layer's result: scale * b a x.
+struct Adapter {
+  ParamId a, b;  // [r, in], [out, r]
+  double scale;
+};
+using Adapters = std::unordered_map<ParamId, Adapter>;  // by the weight of the layer
+
+/// The tensors of one call, in declaration order, those of adapters last.
 class Params {
  public:
-  explicit Params(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
+  explicit Params(std::vector<Tensor> tensors, std::shared_ptr<const Adapters> adapters = nullptr)
+      : tensors_(std::move(tensors)), adapters_(std::move(adapters)) {}
 
   const Tensor& operator[](ParamId id) const { return tensors_[id]; }
-  /// The tensors of [begin, end), and a copy of the list with these replaced: for checkpointing a
-  /// part.
-  std::vector<Tensor> slice(ParamId begin, ParamId end) const;
-  Params with(ParamId begin, const Tensor* first, int64_t count) const;
+  const Adapter* adapter_of(ParamId weight) const;  // null where there is none
+
+  /// For checkpointing a part: the parameters [begin, end) with their adapters, their tensors, and
+  /// a copy of the list with these replaced.
+  std::vector<ParamId> ids(ParamId begin, ParamId end) const;
+  std::vector<Tensor> select(const std::vector<ParamId>& ids) const;
+  Params with(const std::vector<ParamId>& ids, const Tensor* tensors) const;
 
  private:
   std::vector<Tensor> tensors_;
+  std::shared_ptr<const Adapters> adapters_;
 };
 
 }  // namespace automoe::blocks

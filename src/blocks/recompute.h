@@ -14,11 +14,14 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
 struct LinearWeights {
-  Tensor weight;  // [out, in]
-  Tensor bias;    // [out] or undefined
+  Tensor weight;                    // [out, in]
+  Tensor bias = {};                 // [out] or undefined
+  Tensor lora_a = {}, lora_b = {};  // [r, in], [out, r] in any float dtype, or undefined
+  double lora_scale = 0;
 };
 
-/// x W^T + b: [..., in] -> [..., out].
+/// x W^T + b, and with an adapter + scale (x A^T) B^T, computed in x's dtype: [..., in] -> [...,
+/// out].
 Tensor linear(const Tensor& x, const LinearWeights& layer);
 
 /// y_i = f(inputs) W_i^T + b_i for a cheap f. With kNone autograd keeps f's result; otherwise only

@@ -33,6 +33,10 @@ std::string read_text(const fs::path& path) {
 }  // namespace
 
 WeightsFolder::WeightsFolder(const fs::path& folder) {
+  if (fs::is_regular_file(folder)) {
+    open(folder);
+    return;
+  }
   AUTOMOE_CHECK_VALUE(fs::is_directory(folder), "[checkpoint] ", folder.string(),
                       " is not a folder");
   if (fs::exists(folder / kWeightsFile)) {

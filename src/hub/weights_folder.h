@@ -20,9 +20,10 @@ struct FileTensor {
 
 class WeightsFolder {
  public:
-  /// Opens model.safetensors, else the files that model.safetensors.index.json names. Throws
-  /// ValueError naming file and tensor: neither is there, a file is missing or damaged, the index
-  /// names a tensor that its file lacks, a tensor lies in two files.
+  /// Opens model.safetensors, else the files that model.safetensors.index.json names; `folder` may
+  /// also be one safetensors file. Throws ValueError naming file and tensor: neither is there, a
+  /// file is missing or damaged, the index names a tensor that its file lacks, a tensor lies in two
+  /// files.
   explicit WeightsFolder(const std::filesystem::path& folder);
 
   /// Every tensor of every file, by name; valid as long as this object.

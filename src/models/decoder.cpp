@@ -144,13 +144,13 @@ Decoder::Decoder(const DecoderConfig& config, const LayerOf& layer_of)
 BlockOutput Decoder::run_layer(const Layer& layer, const Context& context, const Tensor& x) const {
   if (context.recompute != Recompute::kLayer || !at::GradMode::is_enabled())
     return layer.forward(context, x);
-  blocks::Tensors inputs = context.params.slice(layer.first, layer.last);
+  const std::vector<blocks::ParamId> ids = context.params.ids(layer.first, layer.last);
+  blocks::Tensors inputs = context.params.select(ids);
   inputs.insert(inputs.begin(), x);
   // The closure outlives this call: it owns what it needs of the context.
-  const auto body = [&layer, first = layer.first, params = context.params,
-                     sequences = context.sequences,
+  const auto body = [&layer, ids, params = context.params, sequences = context.sequences,
                      rope = context.rope](const blocks::Tensors& in) -> blocks::Tensors {
-    const Params local = params.with(first, in.data() + 1, static_cast<int64_t>(in.size()) - 1);
+    const Params local = params.with(ids, in.data() + 1);
     const BlockOutput out = layer.forward({local, sequences, rope, Recompute::kNone}, in[0]);
     if (!out.router_logits.defined()) return {out.y};
     return {out.y, out.router_logits, out.indices};

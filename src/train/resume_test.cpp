@@ -18,8 +18,22 @@ void record(Outcome& outcome, const StepMetrics& metrics) {
   outcome.rates.push_back(metrics.learning_rate);
 }
 
-Outcome train(const TrainConfig& config, at::ScalarType dtype = at::kFloat) {
-  CausalLM model = tiny_model(dtype);
+using MakeModel = std::function<CausalLM()>;
+
+MakeModel full(at::ScalarType dtype) {
+  return [dtype] { return tiny_model(dtype); };
+}
+
+MakeModel with_adapter(at::ScalarType dtype) {
+  return [dtype] {
+    CausalLM model = tiny_model(dtype);
+    model.add_adapter({.r = 2}, /*seed=*/5);
+    return model;
+  };
+}
+
+Outcome train(const TrainConfig& config, const MakeModel& make_model = full(at::kFloat)) {
+  CausalLM model = make_model();
   Trainer trainer(model, config);
   Outcome outcome;
   while (!trainer.done()) record(outcome, trainer.step());
@@ -29,10 +43,10 @@ Outcome train(const TrainConfig& config, at::ScalarType dtype = at::kFloat) {
 
 // Stops after each of `stops` steps and goes on in a new model, as a new process would.
 Outcome train_in_pieces(const TrainConfig& config, const std::vector<int64_t>& stops,
-                        at::ScalarType dtype = at::kFloat) {
+                        const MakeModel& make_model = full(at::kFloat)) {
   Outcome outcome;
   for (const int64_t stop : stops) {
-    CausalLM model = tiny_model(dtype);
+    CausalLM model = make_model();
     Trainer trainer(model, config);
     EXPECT_EQ(trainer.resumed_step(), int64_t(outcome.losses.size()));
     while (trainer.finished_steps() < stop) record(outcome, trainer.step());
@@ -57,10 +71,11 @@ void set_file_size_limit(rlim_t bytes) {
 }
 
 TEST(Resume, AStopAtAnyStepGivesTheBitsOfAnUnbrokenRun) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const MakeModel& model : {full(at::kFloat), full(at::kBFloat16), with_adapter(at::kFloat),
+                                 with_adapter(at::kBFloat16)}) {
     const Scratch scratch;
-    const Outcome unbroken = train(tiny_config(scratch, "unbroken"), dtype);
-    expect_same_bits(train_in_pieces(tiny_config(scratch, "pieces"), {1, 2, 4, 7, 9}, dtype),
+    const Outcome unbroken = train(tiny_config(scratch, "unbroken"), model);
+    expect_same_bits(train_in_pieces(tiny_config(scratch, "pieces"), {1, 2, 4, 7, 9}, model),
                      unbroken);
   }
 }
@@ -93,6 +108,33 @@ TEST(Resume, MomentsUpdatesAndLearningRateComeBack) {
   ASSERT_EQ(after.size(), 3 * trained.size());
   for (size_t i = 0; i < before.size(); ++i)
     EXPECT_TRUE(after[i].tensor.equal(before[i].tensor)) << before[i].name;
+}
+
+TEST(Resume, AnAdapterIsAllThatItsCheckpointHoldsAndAllThatTrainingChanges) {
+  const Scratch scratch;
+  const TrainConfig config = tiny_config(scratch, "out");
+  CausalLM model = with_adapter(at::kBFloat16)();
+  const std::vector<at::Tensor> before = copies(model);
+  Trainer trainer(model, config);
+  for (int step = 0; step < 3; ++step) trainer.step();
+  const fs::path saved = trainer.save_checkpoint();
+  EXPECT_TRUE(fs::exists(saved / "adapter_model.safetensors"));
+  EXPECT_TRUE(fs::exists(saved / "adapter_config.json"));
+  EXPECT_FALSE(fs::exists(saved / "model.safetensors"));
+  const std::vector<at::Tensor> after = copies(model);
+  for (size_t i = 0; i < before.size(); ++i) {
+    const bool is_adapter = model.parameters()[i].name.find(".lora_") != std::string::npos;
+    EXPECT_EQ(after[i].equal(before[i]), !is_adapter) << model.parameters()[i].name;
+  }
+}
+
+TEST(Resume, AnotherRankIsAnErrorThatNamesIt) {
+  const Scratch scratch;
+  const TrainConfig config = tiny_config(scratch, "out");
+  train_in_pieces(config, {2}, with_adapter(at::kFloat));
+  CausalLM other = tiny_model();
+  other.add_adapter({.r = 4});
+  EXPECT_SAYS(message_of([&] { Trainer(other, config); }), "lora was");
 }
 
 TEST(Resume, ACheckpointIsAModelFolder) {

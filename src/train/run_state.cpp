@@ -60,8 +60,8 @@ std::vector<NamedTensor> freeze_and_list_trained(CausalLM& model,
     const bool frozen = std::any_of(freeze.begin(), freeze.end(), [&](const std::string& pattern) {
       return parameter.name.find(pattern) != std::string::npos;
     });
-    parameter.tensor.set_requires_grad(!frozen);
-    if (!frozen) trained.push_back(parameter);
+    if (frozen) parameter.tensor.set_requires_grad(false);
+    if (parameter.tensor.requires_grad()) trained.push_back(parameter);
   }
   AUTOMOE_CHECK_VALUE(!trained.empty(), "[train] freeze = ", join(freeze),
                       " leaves no parameter to train");
@@ -102,6 +102,7 @@ Json curve_settings(const TrainConfig& config, const Schedule& schedule, const P
       {"freeze", config.freeze},
       {"seed", config.seed},
       {"dtype", at::toString(model.parameters().front().tensor.scalar_type())}};
+  if (model.adapter()) settings["lora"] = parse_json(model.adapter()->to_json(""), "the adapter");
   if (schedule.type != "constant") {  // a constant rate may go on for more steps
     settings["total_steps"] = schedule.total_steps;
     settings["min_lr_ratio"] = schedule.min_lr_ratio;

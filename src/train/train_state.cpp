@@ -28,6 +28,14 @@ std::vector<NamedTensor> detached(const std::vector<NamedTensor>& parameters) {
   return out;
 }
 
+// With an adapter nothing else is saved.
+std::vector<NamedTensor> saved_with(const CausalLM& model) {
+  std::vector<NamedTensor> saved = model.parameters();
+  if (model.adapter())
+    std::erase_if(saved, [](const NamedTensor& p) { return !p.tensor.requires_grad(); });
+  return saved;
+}
+
 Json state_json(const fs::path& folder, const Progress& progress, const Json& settings,
                 const Json& config) {
   Json files = Json::object();
@@ -69,7 +77,7 @@ std::vector<std::string> differences(const Json& before, const Json& now) {
 void write_checkpoint(const fs::path& folder, const CausalLM& model, const Optimizer& optimizer,
                       const Progress& progress, const Json& settings, const Json& config) {
   const uint64_t needed =
-      bytes_of(model.parameters()) + bytes_of(optimizer.state()) + kSmallFilesBytes;
+      bytes_of(saved_with(model)) + bytes_of(optimizer.state()) + kSmallFilesBytes;
   require_free_space(folder, needed);
   try {
     StagedFolder staged(folder);
@@ -98,7 +106,10 @@ Progress read_checkpoint(const fs::path& folder, CausalLM& model, Optimizer& opt
                     .updates = require<int64_t>(state, "updates"),
                     .tokens = require<int64_t>(state, "num_input_tokens_seen"),
                     .labelled_tokens = require<int64_t>(state, "num_labelled_tokens_seen")};
-  load_checkpoint(folder, model.name_map(), detached(model.parameters()));
+  if (model.adapter())
+    model.load_adapter(folder);
+  else
+    load_checkpoint(folder, model.name_map(), detached(model.parameters()));
   if (const auto moments = optimizer.state(); !moments.empty())
     load_checkpoint(folder / kOptimizerFolder, {}, moments);
   optimizer.set_updates(progress.updates);

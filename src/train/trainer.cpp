@@ -44,6 +44,13 @@ StepNumbers read_numbers(const StepLosses& losses, const at::Tensor& norm) {
   return {numbers[0], numbers[1], numbers[2]};
 }
 
+std::vector<bool> required_grad_of(const CausalLM& model) {
+  std::vector<bool> flags;
+  for (const NamedTensor& parameter : model.parameters())
+    flags.push_back(parameter.tensor.requires_grad());
+  return flags;
+}
+
 std::vector<std::vector<int64_t>> rows_of(const at::Tensor& expert_load) {
   std::vector<std::vector<int64_t>> rows;
   if (!expert_load.defined()) return rows;
@@ -74,7 +81,8 @@ struct Trainer::State {
   const std::optional<PackedData> eval_set;
   Loader loader;
   const Schedule schedule;
-  std::vector<NamedTensor> trained;
+  const std::vector<bool> required_grad;  // before this trainer froze some
+  const std::vector<NamedTensor> trained;
   Optimizer optimizer;
   const Json settings;
   Progress progress;
@@ -101,6 +109,7 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
               .micro_batches_per_step = config.gradient_accumulation_steps,
               .seed = config.seed}),
       schedule(schedule_of(config, loader.steps_per_epoch())),
+      required_grad(required_grad_of(model)),
       trained(freeze_and_list_trained(model, config.freeze)),
       optimizer(trained, {.beta1 = config.adam_beta1,
                           .beta2 = config.adam_beta2,
@@ -120,7 +129,8 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
 }
 
 Trainer::State::~State() {
-  for (const NamedTensor& parameter : model.parameters()) parameter.tensor.set_requires_grad(true);
+  for (size_t i = 0; i < required_grad.size(); ++i)
+    model.parameters()[i].tensor.set_requires_grad(required_grad[i]);
 }
 
 void Trainer::State::announce() const {
@@ -134,7 +144,8 @@ void Trainer::State::announce() const {
     balance = step_options.router_aux_loss
                   ? text("balance loss on, coefficient ", step_options.router_aux_loss_coef)
                   : std::string("balance loss off");
-  warn_once(text("training ", count(trained), " of ", count(model.parameters()), " parameters on ",
+  warn_once(text("training ", count(trained), " of ", count(model.parameters()), " parameters",
+                 model.adapter() ? text(" (LoRA, rank ", model.adapter()->r, ")") : "", " on ",
                  train_set.data.num_documents(), " documents in ", train_set.rows.count(),
                  " rows, ", std::lround(1000 * train_set.fill) / 10.0, " % full, boundaries on; ",
                  schedule.total_steps, " steps; ", balance));
