@@ -108,6 +108,7 @@ class CausalLM {
   /// Writes config.json and the weights; copies tokenizer, chat template and generation settings
   /// from the folder the model came from, if any. The folder can be served on its own. With an
   /// adapter only that is written, as PEFT does: adapter_config.json, adapter_model.safetensors.
+  /// Without one, such files of an earlier save are removed.
   void save_pretrained(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
   /// Fills the adapter from a folder that save_pretrained or PEFT wrote for the same LoraConfig.
   void load_adapter(const std::filesystem::path& folder);

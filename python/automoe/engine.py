@@ -15,18 +15,27 @@ def load() -> None:
 
 
 class Trainer:
-    """Full fine-tuning of a Hugging Face folder on prepared data, one optimizer step per `step()`.
+    """Fine-tuning of a Hugging Face folder on prepared data, one optimizer step per `step()`.
 
     `config` holds the fields of TrainConfig (include/automoe/trainer.h); an unknown key raises ValueError
     naming the nearest known one. `dtype`: auto (the model's), float32 or bfloat16. `device`: cpu or cuda.
+    `lora`: the fields of LoraConfig (include/automoe/lora.h): only adapters are trained and saved.
     """
 
     def __init__(
-        self, model: str | Path, config: dict[str, Any], *, dtype: str = "auto", device: str = "cpu"
+        self,
+        model: str | Path,
+        config: dict[str, Any],
+        *,
+        dtype: str = "auto",
+        device: str = "cpu",
+        lora: dict[str, Any] | None = None,
     ) -> None:
         ops()
         self._device = device
-        self._trainer = torch.classes.automoe.Trainer(str(model), json.dumps(config), dtype, device)
+        self._trainer = torch.classes.automoe.Trainer(
+            str(model), json.dumps(config), dtype, device, json.dumps(lora) if lora else ""
+        )
 
     def step(self) -> dict[str, Any]:
         """The metrics of one optimizer step (StepMetrics); `expert_load` is a list per MoE layer."""
@@ -48,6 +57,10 @@ class Trainer:
 
     def save_pretrained(self, folder: str) -> None:
         self._trainer.save_pretrained(str(folder))
+
+    def merge_adapter(self) -> None:
+        """Adds the adapters to the weights, so that save_pretrained writes the whole model. Ends training."""
+        self._trainer.merge_adapter()
 
     def total_steps(self) -> int:
         return self._trainer.total_steps()

@@ -125,6 +125,7 @@ void CausalLM::add_adapter(const LoraConfig& config, uint64_t seed) {
   specs_.insert(specs_.end(), plan.specs.begin(), plan.specs.end());
   adapters_ = std::make_shared<const blocks::Adapters>(std::move(plan.adapters));
   adapter_ = config;
+  adapter_->target_modules = std::move(plan.targets);
 }
 
 void CausalLM::merge_adapter() {
@@ -180,6 +181,8 @@ void CausalLM::save_pretrained(const fs::path& folder, const SaveOptions& option
   config["dtype"] = dtype_name(parameters_.front().tensor.scalar_type());
   save_checkpoint(folder, name_map(), parameters_, options);
   if (!source_.empty()) hub::copy_companions(source_, folder);
+  fs::remove(folder / kAdapterConfig);  // or readers would add an older adapter to these weights
+  fs::remove(folder / kAdapterWeights);
   write_file_atomically(folder / "config.json", config.dump(2) + "\n");
 }
 

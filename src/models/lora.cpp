@@ -44,8 +44,6 @@ LoraConfig LoraConfig::from_json(const std::string& json) {
 }
 
 std::string LoraConfig::to_json(const std::string& base_model) const {
-  Json targets = target_modules;
-  if (target_modules == std::vector{kAllLinear}) targets = kAllLinear;
   return Json{{"base_model_name_or_path", base_model},
               {"bias", "none"},
               {"fan_in_fan_out", false},
@@ -55,7 +53,7 @@ std::string LoraConfig::to_json(const std::string& base_model) const {
               {"lora_dropout", 0.0},
               {"peft_type", "LORA"},
               {"r", r},
-              {"target_modules", targets},
+              {"target_modules", target_modules},
               {"task_type", "CAUSAL_LM"},
               {"use_rslora", use_rslora}}
       .dump(2);
@@ -75,15 +73,19 @@ bool fits(const std::string& path, const std::string& target) {
   return path == target || path.ends_with("." + target);
 }
 
+// The names of the linear layers, without their paths.
+std::vector<std::string> layer_names(const std::vector<ParameterSpec>& specs) {
+  std::set<std::string> names;
+  for (const ParameterSpec& spec : specs)
+    if (const std::string path = layer_path(spec); !path.empty())
+      names.insert(path.substr(path.rfind('.') + 1));
+  return {names.begin(), names.end()};
+}
+
 void require_match(const std::vector<ParameterSpec>& specs, const std::string& target) {
-  std::set<std::string> layers;
-  for (const ParameterSpec& spec : specs) {
-    const std::string path = layer_path(spec);
-    if (path.empty()) continue;
-    if (fits(path, target)) return;
-    layers.insert(path.substr(path.rfind('.') + 1));
-  }
-  const std::vector<std::string> names(layers.begin(), layers.end());
+  if (std::ranges::any_of(specs, [&](const auto& spec) { return fits(layer_path(spec), target); }))
+    return;
+  const std::vector<std::string> names = layer_names(specs);
   throw ValueError(text("[lora] target_modules: '", target, "' is no linear layer of this model.",
                         did_you_mean(target, names), " Its linear layers: ", join(names),
                         "; or all-linear for all of them"));
@@ -93,17 +95,14 @@ void require_match(const std::vector<ParameterSpec>& specs, const std::string& t
 
 AdapterPlan plan_adapters(const std::vector<ParameterSpec>& specs, const LoraConfig& config) {
   check(config);
-  const bool all = config.target_modules == std::vector{kAllLinear};
-  if (!all)
-    for (const std::string& target : config.target_modules) require_match(specs, target);
-  AdapterPlan plan;
+  AdapterPlan plan{.targets = config.target_modules};
+  if (plan.targets == std::vector{kAllLinear}) plan.targets = layer_names(specs);
+  for (const std::string& target : plan.targets) require_match(specs, target);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = layer_path(specs[i]);
-    const bool chosen =
-        !path.empty() && (all || std::ranges::any_of(config.target_modules, [&](const auto& target) {
-                            return fits(path, target);
-                          }));
-    if (!chosen) continue;
+    if (path.empty() ||
+        std::ranges::none_of(plan.targets, [&](const auto& target) { return fits(path, target); }))
+      continue;
     const auto a = static_cast<blocks::ParamId>(specs.size() + plan.specs.size());
     plan.adapters.emplace(i, blocks::Adapter{a, a + 1, config.scale()});
     plan.specs.push_back({path + ".lora_A.weight", {config.r, specs[i].shape[1]}});

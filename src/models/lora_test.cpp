@@ -16,9 +16,7 @@ CausalLM tiny(const std::string& architecture) {
   return CausalLM::from_config(models::families().at(architecture).tiny_config.dump(), /*seed=*/3);
 }
 
-Tensor some_ids() {
-  return at::randint(64, {2, 9}, at::detail::createCPUGenerator(1), at::kLong);
-}
+Tensor some_ids() { return at::randint(64, {2, 9}, at::detail::createCPUGenerator(1), at::kLong); }
 
 // lora_B starts at zero, where lora_A has no gradient and the adapter adds nothing.
 void fill_adapters(const CausalLM& model) {
@@ -65,8 +63,9 @@ TEST(Lora, TargetsAreNamesOrEndsOfPaths) {
 TEST(Lora, ATargetThatIsNoLinearLayerIsAnErrorThatListsThem) {
   for (const std::string target : {"query", "lm_head", "proj", "gate"}) {
     CausalLM model = tiny("MixtralForCausalLM");
-    const std::string error =
-        message_of([&] { model.add_adapter({.target_modules = {"q_proj", target}}); });
+    const std::string error = message_of([&] {
+      model.add_adapter({.target_modules = {"q_proj", target}});
+    });
     EXPECT_SAYS(error, "'" + target + "'");
     EXPECT_SAYS(error, "k_proj, o_proj, q_proj, v_proj");
     EXPECT_TRUE(adapted_layers(model).empty());

@@ -18,7 +18,7 @@ class Trainer:
     kill_after: int | None = None  # sends SIGTERM to this process after that many steps
     spoil_save = False
 
-    def __init__(self, model, config, dtype="float32", device="cpu"):
+    def __init__(self, model, config, dtype="float32", device="cpu", lora=None):
         self.config, self.dtype, self.device = config, dtype, device
         self.source = Path(model)
         self.out = Path(config["output_dir"])

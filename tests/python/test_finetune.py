@@ -154,7 +154,7 @@ def test_generation_stops_at_the_end_of_turn_that_the_chats_taught(run, tmp_path
 def test_end_tokens_are_added_and_none_is_lost(tmp_path, old, trained, new):
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": old, "pad_token_id": 0}))
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "do_sample": True}))
-    add_end_tokens(tmp_path, trained)
+    add_end_tokens(tmp_path, tmp_path, trained)
     settings = json.loads((tmp_path / "generation_config.json").read_text())
     assert settings["eos_token_id"] == new and settings["temperature"] == 0.6
 

@@ -24,7 +24,7 @@ def banner(
     return {
         "model": f"{info.architecture} from {config.model}",
         "parameters": f"{count(info.parameters)}, {count(info.active_parameters)} active a token; "
-        + _trained(config),
+        + _trained(config, info),
         "data": f"{train.documents:,} documents, {train.tokens:,} tokens, "
         + f"{share(train.trained_tokens, train.tokens)} of them trained",
         "a step": f"up to {rows * micro * config.max_length:,} tokens: {micro} micro-batches of {rows} rows "
@@ -63,7 +63,10 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f}%" if whole else "-"
 
 
-def _trained(config: FinetuneConfig) -> str:
+def _trained(config: FinetuneConfig, info: ModelInfo) -> str:
+    if config.use_peft:
+        frozen = "; experts and router frozen" if info.experts else ""
+        return f"LoRA of rank {config.lora_r} on {', '.join(config.lora_target_modules)}{frozen}"
     return f"all trained but {', '.join(config.freeze)}" if config.freeze else "all trained"
 
 

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from automoe.data.settings import DataSettings
 
 # Ours alone; all other fields are the engine's and go to it by name.
+LORA = {"use_peft", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules", "merge_adapter"}
 OWN = {"model", "output_dir", "dtype", "device", "prompts", "max_new_tokens", "verify"} | (
-    set(DataSettings.model_fields) - {"max_length", "seed"}
+    set(DataSettings.model_fields) - {"max_length", "seed"} | LORA
 )
 
 
@@ -31,6 +32,10 @@ class FinetuneConfig(DataSettings):
         "lr_scheduler": "lr_scheduler_type",
         "torch_dtype": "dtype",
         "resume": "resume_from_checkpoint",
+        "lora": "use_peft",
+        "r": "lora_r",
+        "lora_rank": "lora_r",
+        "target_modules": "lora_target_modules",
     }
 
     model: str = Field(description="Folder or repository id of a Hugging Face causal language model.")
@@ -43,7 +48,7 @@ class FinetuneConfig(DataSettings):
     num_train_epochs: float = Field(1.0, gt=0, description="Passes over the data.")
     max_steps: int = Field(-1, description="Optimizer steps; wins over epochs where above 0.")
     optim: str = Field("adamw", description="Optimizer; fp32 master weights and moments.")
-    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate; with --use-peft 1e-4.")
     weight_decay: float = Field(0.0, ge=0, description="Of matrices only.")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
     adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW.")
@@ -70,6 +75,15 @@ class FinetuneConfig(DataSettings):
     save_total_limit: int = Field(3, ge=1, description="Checkpoints kept.")
     resume_from_checkpoint: str = Field("auto", description="auto, never or a checkpoint folder.")
 
+    use_peft: bool = Field(False, description="Train LoRA adapters; the model itself is frozen.")
+    lora_r: int = Field(16, ge=1, description="Rank of the adapters.")
+    lora_alpha: float = Field(32, gt=0, description="Their scale is alpha / r.")
+    use_rslora: bool = Field(False, description="Their scale is alpha / sqrt(r).")
+    lora_target_modules: list[str] = Field(
+        ["all-linear"], description="Linear layers with an adapter, by name; all-linear: all but the head."
+    )
+    merge_adapter: bool = Field(False, description="Save the whole model with the adapters added in.")
+
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: float32 on CPU, else bfloat16."
     )
@@ -79,6 +93,27 @@ class FinetuneConfig(DataSettings):
     verify: bool = Field(
         True, description="Reload the result with plain Transformers and compare the logits."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle_adapters(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("use_peft"):
+            return {"learning_rate": 1e-4, **values}
+        unused = sorted(name for name in LORA - {"use_peft"} if name in values)
+        if unused:
+            raise ValueError(f"{', '.join(unused)} without use_peft would have no effect; add --use-peft")
+        return values
+
+    def lora_config(self) -> dict[str, Any] | None:
+        """The engine's LoraConfig; None for full fine-tuning."""
+        if not self.use_peft:
+            return None
+        return {
+            "r": self.lora_r,
+            "lora_alpha": self.lora_alpha,
+            "use_rslora": self.use_rslora,
+            "target_modules": self.lora_target_modules,
+        }
 
     def train_config(self, eval_data: bool) -> dict[str, Any]:
         """The engine's TrainConfig. What is unset here stays at the engine's default."""

@@ -17,7 +17,14 @@ from automoe.finetune.banner import banner, show
 from automoe.finetune.config import FinetuneConfig
 from automoe.finetune.loop import StopFlag, stop_on_signals, train
 from automoe.finetune.samples import Question, answers, questions
-from automoe.finetune.saving import compare, complete_folder, load_plain
+from automoe.finetune.saving import (
+    compare,
+    complete_folder,
+    end_tokens,
+    load_plain,
+    name_base_model,
+    require_peft,
+)
 from automoe.model_info import ModelInfo, model_info
 from automoe.report import write_report
 from automoe.source import load_tokenizer, local_folder, quiet_transformers
@@ -37,6 +44,8 @@ class _Run:
         if self.out.exists() and self.out.samefile(self.source):
             raise ValueError(f"[finetune] {self.out} is the model itself; choose another --out")
         self.tokenizer = load_tokenizer(self.source, config.chat_template)
+        if config.use_peft and not config.merge_adapter and (config.verify or config.prompts):
+            require_peft()
         self.dtype, self.device = placement(config)
         self.info: ModelInfo = model_info(self.source)
         self.record: dict[str, Any] = {}
@@ -50,6 +59,7 @@ class _Run:
             self._show_samples()
             self._show_places()
             return self.out / "index.html"
+        self._warn_of_untrained_end(data.eos_token_ids)
         held_out = PreparedFolder(self.out / "data" / "eval") if "eval" in data.splits else None
         asked = questions(self.config, self.tokenizer, held_out)
         self.trainer = self._load_trainer(held_out is not None)
@@ -61,6 +71,17 @@ class _Run:
             console.print("go on with the same command, or --resume-from-checkpoint FOLDER")
             return None
         return self._finish(data, asked, held_out is not None)
+
+    def _warn_of_untrained_end(self, taught: list[int]) -> None:
+        """LoRA leaves embedding and head alone: a new end token may never become likely."""
+        new = [i for i in taught if i not in end_tokens(self.source)]
+        if self.config.use_peft and new:
+            names = ", ".join(map(repr, self.tokenizer.convert_ids_to_tokens(new)))
+            console.print(
+                f"  [yellow]note:[/] the chats end with {escape(names)}, which does not yet end this "
+                "model's answers; LoRA trains neither its embedding nor the head, so the model may not "
+                "learn to stop. Fine-tune a chat model, or train without --use-peft"
+            )
 
     def _prepare(self) -> PrepareSummary:
         with stage(f"preparing {self.config.data}"):
@@ -75,7 +96,13 @@ class _Run:
 
         with stage(f"loading {self.config.model}"):
             options = self.config.train_config(has_eval)
-            return engine.Trainer(str(self.source), options, dtype=self.dtype, device=self.device)
+            return engine.Trainer(
+                str(self.source),
+                options,
+                dtype=self.dtype,
+                device=self.device,
+                lora=self.config.lora_config(),
+            )
 
     def _begin(
         self, lines: dict[str, str], data: PrepareSummary, asked: list[Question], has_eval: bool
@@ -116,9 +143,15 @@ class _Run:
 
     def _finish(self, data: PrepareSummary, asked: list[Question], has_eval: bool) -> Path:
         with stage(f"saving {self.out}"):  # first of all: whatever fails later, the weights are safe
+            if self.config.merge_adapter:
+                self.trainer.merge_adapter()
             self.trainer.save_pretrained(str(self.out))
+            if self.config.use_peft and not self.config.merge_adapter:
+                name_base_model(self.out, self.config.model)
             new_template = self.config.chat_template is not None
-            complete_folder(self.out, self.tokenizer, data.eos_token_ids, new_template=new_template)
+            complete_folder(
+                self.out, self.source, self.tokenizer, data.eos_token_ids, new_template=new_template
+            )
         if has_eval:
             with stage("held-out loss after training"):
                 self.record["eval_after"] = self.trainer.evaluate()

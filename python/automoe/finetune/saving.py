@@ -1,5 +1,6 @@
 """The saved folder: complete on its own, and proved to be by loading it with plain Transformers."""
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,29 +28,60 @@ class Verification:
         )
 
 
-def complete_folder(folder: Path, tokenizer: Any, eos_token_ids: list[int], *, new_template: bool) -> None:
+def complete_folder(
+    folder: Path, source: Path, tokenizer: Any, eos_token_ids: list[int], *, new_template: bool
+) -> None:
     """Adds what a server needs: tokenizer and template, and the end tokens that were trained."""
     if new_template or not (folder / "tokenizer_config.json").is_file():
         tokenizer.save_pretrained(folder)
-    add_end_tokens(folder, eos_token_ids)
+    add_end_tokens(folder, source, eos_token_ids)
 
 
-def add_end_tokens(folder: Path, eos_token_ids: list[int]) -> None:
-    """Generation stops at the model's own end tokens and at those the chats taught it."""
-    file = folder / "generation_config.json"
-    config = json.loads((folder / "config.json").read_text())
-    settings = json.loads(file.read_text()) if file.is_file() else {}
+def end_tokens(folder: Path) -> list[int]:
+    """The tokens that end an answer of the model in `folder`."""
+    config, settings = (_read_json(folder / name) for name in ("config.json", "generation_config.json"))
     old = settings.get("eos_token_id", config.get("eos_token_id"))
-    known = [] if old is None else [old] if isinstance(old, int) else list(old)
+    return [] if old is None else [old] if isinstance(old, int) else list(old)
+
+
+def add_end_tokens(folder: Path, source: Path, eos_token_ids: list[int]) -> None:
+    """Generation stops at the end tokens of the model in `source` and at those the chats taught it."""
+    known = end_tokens(source)
     ends = [*known, *(i for i in eos_token_ids if i not in known)]
     if not ends:
         return
+    file = folder / "generation_config.json"
+    config, settings = _read_json(source / "config.json"), _read_json(source / file.name)
     settings["eos_token_id"] = ends if len(ends) > 1 else ends[0]
     for key in ("bos_token_id", "pad_token_id"):
         if settings.get(key) is None and config.get(key) is not None:
             settings[key] = config[key]
+    _write_json(file, settings)
+
+
+def name_base_model(folder: Path, model: str) -> None:
+    """The adapter in `folder` names the model as its user does: a repository id, or an absolute path."""
+    file = folder / "adapter_config.json"
+    path = Path(model)
+    name = str(path.resolve()) if path.exists() else model
+    _write_json(file, {**_read_json(file), "base_model_name_or_path": name})
+
+
+def require_peft() -> None:
+    if importlib.util.find_spec("peft") is None:
+        raise ValueError(
+            "[finetune] peft is not installed, and only it reloads adapters to prove them: pip install peft, "
+            "or use --merge-adapter, or --no-verify without --prompts"
+        )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
     temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(settings, indent=2) + "\n")
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.replace(file)
 
 
