@@ -1,7 +1,9 @@
 // Linked instead of the CUDA kernels where they are not built.
 #include "automoe/error.h"
 #include "kernels/adamw_args.h"
+#include "kernels/causal_conv1d_args.h"
 #include "kernels/cross_entropy_args.h"
+#include "kernels/gated_rms_norm_args.h"
 #include "kernels/rms_norm_args.h"
 #include "kernels/rope_args.h"
 #include "kernels/routing_args.h"
@@ -18,7 +20,13 @@ namespace {
 
 int64_t rms_norm_parts_cuda(int64_t, int64_t) { not_built(); }
 int64_t sort_pairs_scratch_cuda(int64_t, int64_t) { not_built(); }
+int64_t causal_conv1d_parts_cuda(int64_t) { not_built(); }
+int64_t gated_rms_norm_parts_cuda(int64_t) { not_built(); }
 void adamw_cuda(const AdamWArgs&, const float*, Stream) { not_built(); }
+void causal_conv1d_fwd_cuda(const CausalConv1dFwdArgs&, Stream) { not_built(); }
+void causal_conv1d_bwd_cuda(const CausalConv1dBwdArgs&, Stream) { not_built(); }
+void gated_rms_norm_fwd_cuda(const GatedRmsNormFwdArgs&, Stream) { not_built(); }
+void gated_rms_norm_bwd_cuda(const GatedRmsNormBwdArgs&, Stream) { not_built(); }
 void rms_norm_fwd_cuda(const RmsNormFwdArgs&, Stream) { not_built(); }
 void rms_norm_bwd_cuda(const RmsNormBwdArgs&, Stream) { not_built(); }
 void silu_mul_fwd_cuda(const SiluMulFwdArgs&, Stream) { not_built(); }
