@@ -44,11 +44,12 @@ struct LoadOptions {
 
 /// Fills every parameter from the safetensors files of `folder` (model.safetensors, or the shards
 /// named by model.safetensors.index.json; or `folder` is itself such a file), in place: any dtype
-/// and device; dtypes are converted. Reads by slice and in parallel; host memory beyond the
-/// parameters stays under 1 GiB. A parameter is also accepted under its own fused name. Every
-/// parameter is filled exactly once and every file tensor is used or matched by `ignore`. Throws
-/// ValueError naming file and tensor, what was expected and found: missing, unexpected,
-/// wrong-shaped, duplicated or truncated tensors, a corrupt header, an index that lies.
+/// and device; dtypes are converted. Reads by slice and in parallel, telling rate and time left on
+/// stderr if it takes long; host memory beyond the parameters stays under 1 GiB. A parameter is
+/// also accepted under its own fused name. Every parameter is filled exactly once and every file
+/// tensor is used or matched by `ignore`. Throws ValueError naming file and tensor, what was
+/// expected and found: missing, unexpected, wrong-shaped, duplicated or truncated tensors, a
+/// corrupt header, an index that lies.
 LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& names,
                            const std::vector<NamedTensor>& parameters,
                            const LoadOptions& options = {});

@@ -9,6 +9,7 @@
 
 #include "automoe/checkpoint.h"
 #include "automoe/error.h"
+#include "core/progress.h"
 #include "core/text.h"
 #include "hub/jobs.h"
 #include "hub/name_map.h"
@@ -164,7 +165,9 @@ LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& n
                     .ignored = plan.finish(folder, options.ignore)};
 
   hub::synchronize_devices(parameters);
-  hub::read_transfers(plan.transfers(), hub::num_threads_for(options.threads));
+  ByteProgress progress(text("loading ", folder.string()), uint64_t(report.bytes));
+  hub::read_transfers(plan.transfers(), hub::num_threads_for(options.threads),
+                      [&](uint64_t bytes) { progress.add(bytes); });
   hub::synchronize_devices(parameters);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

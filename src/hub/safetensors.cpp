@@ -166,7 +166,8 @@ void read_transfer(const Transfer& transfer) {
   });
 }
 
-void read_transfers(std::vector<Transfer> transfers, int threads) {
+void read_transfers(std::vector<Transfer> transfers, int threads,
+                    const std::function<void(uint64_t bytes)>& on_read) {
   std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
     return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
   });
@@ -175,6 +176,7 @@ void read_transfers(std::vector<Transfer> transfers, int threads) {
     const Range& range = ranges[i];
     transfers[range.first].file->read_ahead(range.begin, range.end - range.begin);
     for (size_t j = range.first; j < range.last; ++j) read_transfer(transfers[j]);
+    on_read(range.end - range.begin);
   });
 }
 

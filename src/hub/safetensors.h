@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 #include "core/file.h"
@@ -50,8 +51,9 @@ void check_convertible(const TensorEntry& entry, at::ScalarType wanted, const st
 /// tensor is contiguous and lies there; else a small staging tensor.
 void read_transfer(const Transfer& transfer);
 
-/// Reads all of them on up to `threads` threads.
-void read_transfers(std::vector<Transfer> transfers, int threads);
+/// Reads all of them on up to `threads` threads, which tell `on_read` of the bytes as they come.
+void read_transfers(std::vector<Transfer> transfers, int threads,
+                    const std::function<void(uint64_t bytes)>& on_read);
 
 /// Tensor to file. The types must agree.
 void write_transfer(const Transfer& transfer);

@@ -21,7 +21,9 @@ at::Tensor read_one(const std::filesystem::path& path, at::Tensor into) {
   const SafetensorsFile file(path);
   std::vector<Transfer> transfers;
   add_transfers(file.file(), file.tensors().at(0), into, transfers);
-  read_transfers(transfers, 3);
+  std::atomic<uint64_t> told{0};
+  read_transfers(transfers, 3, [&](uint64_t bytes) { told += bytes; });
+  EXPECT_EQ(told, file.tensors()[0].end - file.tensors()[0].begin);
   return into;
 }
 
