@@ -28,15 +28,16 @@ TEST(ByteProgress, TellsShareRateAndTimeLeft) {
 
 TEST(ByteProgress, ShortTransfersStayQuiet) {
   int told = 0;
-  ByteProgress progress("x", 10, [&](const std::string&) { ++told; }, hours(1));
+  ByteProgress progress(
+      "x", 10, [&](const std::string&) { ++told; }, hours(1));
   for (int i = 0; i < 10; ++i) progress.add(1);
   EXPECT_EQ(told, 0);
 }
 
 TEST(ByteProgress, CountsEveryByteOfEveryThread) {
   std::string last;
-  ByteProgress progress("x", 8'000'000'000, [&](const std::string& line) { last = line; },
-                        nanoseconds(1));
+  ByteProgress progress(
+      "x", 8'000'000'000, [&](const std::string& line) { last = line; }, nanoseconds(1));
   {
     std::vector<std::jthread> threads;
     for (int thread = 0; thread < 4; ++thread)

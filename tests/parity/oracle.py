@@ -26,7 +26,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator, device="cpu")
             if "norm" in name:
                 parameter.copy_(1 + 0.2 * noise)
             else:
@@ -104,12 +104,12 @@ def assert_same(
 
 def tokens(rows: int, length: int, seed: int = 1, vocabulary: int = VOCAB) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, vocabulary, (rows, length), generator=generator).to(DEVICE)
+    return torch.randint(0, vocabulary, (rows, length), generator=generator, device="cpu").to(DEVICE)
 
 
 def some_labels(ids: torch.Tensor, seed: int = 2) -> torch.Tensor:
     """The ids, with about a third of them not to be learnt."""
-    drop = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    drop = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed), device="cpu") < 0.3
     return ids.masked_fill(drop.to(ids.device), -100)
 
 

@@ -1,6 +1,7 @@
 """bf16: no further from the fp32 truth than Transformers' own bf16 is."""
 
 import functools
+import statistics
 
 import pytest
 import torch
@@ -46,9 +47,11 @@ def test_distance_to_the_truth_is_that_of_transformers_or_less(family):
         assert ours <= SLACK * theirs, f"{name}: {ours:.3e} against {theirs:.3e}"
 
 
-def test_losses_of_all_families_together_are_as_close_as_those_of_transformers():
-    """One number per run is too few to judge a family by."""
+def test_losses_are_no_further_from_the_truth_than_those_of_transformers():
+    """A loss is one number, and rounding moves it either way: over all runs, ours may be further off only by
+    what chance explains, two standard errors of the paired differences."""
     measured = [errors(family, seed)["loss"] for family in FAMILIES for seed in SEEDS]
-    ours, theirs = (sum(m[i] ** 2 for m in measured) ** 0.5 for i in (0, 1))
-    assert theirs > 1e-4
-    assert ours <= SLACK * theirs, f"{ours:.3e} against {theirs:.3e}"
+    excess = [ours**2 - theirs**2 for ours, theirs in measured]
+    chance = 2 * statistics.stdev(excess) / len(excess) ** 0.5
+    assert statistics.mean(theirs for _, theirs in measured) > 1e-4
+    assert statistics.mean(excess) <= chance, f"{statistics.mean(excess):.3e}, by chance {chance:.3e}"
