@@ -13,7 +13,7 @@ add_library(automoe_flags INTERFACE)
 target_include_directories(automoe_flags INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(automoe_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unused-parameter -Wno-stringop-overflow -fPIC -fpch-preprocess>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unused-parameter -fPIC -fpch-preprocess>
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -Xcompiler=-fPIC>)
 target_link_libraries(automoe_flags INTERFACE automoe_torch automoe_json)
 if(AUTOMOE_SANITIZE)

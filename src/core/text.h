@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "automoe/error.h"
+
 namespace automoe {
 
 /// "a, b, c"; anything streamable.
@@ -24,7 +26,7 @@ std::string join(const Range& items, std::string_view separator = ", ") {
 /// "[2, 3]", for shapes.
 template <typename Range>
 std::string shape_text(const Range& shape) {
-  return "[" + join(shape) + "]";
+  return text('[', join(shape), ']');
 }
 
 /// The candidate with the smallest edit distance to `name`, or "" if none is near.
