@@ -27,22 +27,20 @@ Recompute recompute_from(const std::string& name);
 struct Batch {
   at::Tensor input_ids;                           // [B, S] int64
   std::optional<at::Tensor> attention_mask = {};  // [B, S], 1 = real token
-  std::optional<at::Tensor> position_ids =
-      {};  // [B, S] or [1, S] int64; without attention_mask a new
-           // document begins wherever they do not go up by one
-  std::optional<at::Tensor> labels =
-      {};  // [B, S] int64, -100 = no loss; shifted left by one inside
-  std::optional<at::Tensor> num_items_in_batch =
-      {};                                   // scalar: divides the summed loss; else the mean
-  std::vector<int64_t> document_ends = {};  // optional, with B = 1: ascending ends of the packed
-                                            // documents, last one S; spares looking at position_ids
+  // [B, S] or [1, S] int64; without attention_mask a new document begins wherever they do not go
+  // up by one.
+  std::optional<at::Tensor> position_ids = {};
+  std::optional<at::Tensor> labels = {};  // [B, S] int64, -100 = no loss; shifted by one inside
+  std::optional<at::Tensor> num_items_in_batch = {};  // scalar: divides the summed loss; else mean
+  // With B = 1: ascending ends of the packed documents, last one S; spares looking at position_ids.
+  std::vector<int64_t> document_ends = {};
 };
 
 struct ForwardOptions {
   Recompute recompute = Recompute::kNorms;
   bool logits = true;  // compute `logits`
-  at::Tensor logits_to_keep =
-      {};  // undefined: all positions; scalar n: the last n (0: all); 1-D: these
+  // Undefined: all positions; scalar n: the last n (0: all); 1-D: these.
+  at::Tensor logits_to_keep = {};
   bool router_logits = false;   // return router logits and, with labels, add the aux loss
   bool routing_counts = false;  // return tokens per expert
 };

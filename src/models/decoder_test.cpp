@@ -85,7 +85,9 @@ TEST(EveryFamily, ABatchWithoutALabelHasLossZeroAndZeroGradients) {
     const ModelOutput out = model.forward({.input_ids = ids, .labels = at::full_like(ids, -100)});
     EXPECT_EQ(out.loss.item<double>(), 0.0);
     for (const Tensor& grad : gradients(model, out.loss))
-      if (grad.defined()) EXPECT_EQ(grad.abs().max().item<double>(), 0.0);
+      if (grad.defined()) {
+        EXPECT_EQ(grad.abs().max().item<double>(), 0.0);
+      }
   });
 }
 
@@ -105,7 +107,9 @@ TEST(EveryFamily, PaddingNeitherMovesRealTokensNorMakesNan) {
             relative_error(out.logits.slice(1, left ? pads : 0, left ? pads + 6 : 6), expected),
             1e-5);
         for (const Tensor& grad : gradients(model, out.loss))
-          if (grad.defined()) EXPECT_TRUE(grad.isfinite().all().item<bool>());
+          if (grad.defined()) {
+            EXPECT_TRUE(grad.isfinite().all().item<bool>());
+          }
       }
   });
 }

@@ -19,9 +19,9 @@ const Family& family_of(const Json& config) { return families().at(architecture_
 std::vector<std::string> ignored_on_disk(const Family& family, const Model& model) {
   std::vector<std::string> ignored = family.ignored;
   // Transformers of 2023 and before stored the angles' frequencies, which follow from the config.
-  ignored.push_back("model.layers.{layer}.self_attn.rotary_emb.inv_freq");
+  ignored.emplace_back("model.layers.{layer}.self_attn.rotary_emb.inv_freq");
   const auto is_head = [](const ParameterSpec& spec) { return spec.name == "lm_head.weight"; };
-  if (std::ranges::none_of(model.specs(), is_head)) ignored.push_back("lm_head.weight");
+  if (std::ranges::none_of(model.specs(), is_head)) ignored.emplace_back("lm_head.weight");
   return ignored;
 }
 

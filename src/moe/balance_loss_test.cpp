@@ -47,8 +47,8 @@ TEST(BalanceLoss, PushesThePopularExpertDown) {
 TEST(Router, CountsSumToTokensTimesTopKAndRenormalisedWeightsToOne) {
   std::vector<ParameterSpec> specs;
   const SoftmaxRouter router(
-      blocks::ParamScope(specs, ""), 6,
-      {.num_experts = 5, .top_k = 3, .normalize = true, .fp32_weights = false});
+      blocks::ParamScope(specs, ""),
+      {.hidden = 6, .num_experts = 5, .top_k = 3, .normalize = true, .fp32_weights = false});
   const blocks::Params params({random_tensor({5, 6}, at::kCPU, 3)});
   const Routing routing = router.forward(params, random_tensor({11, 6}, at::kCPU, 4));
   EXPECT_EQ(count_tokens(routing.indices, 5).sum().item<int64_t>(), 33);
@@ -57,8 +57,9 @@ TEST(Router, CountsSumToTokensTimesTopKAndRenormalisedWeightsToOne) {
 
 TEST(Router, ImpossibleTopKIsNamed) {
   std::vector<ParameterSpec> specs;
-  EXPECT_THROW(SoftmaxRouter(blocks::ParamScope(specs, ""), 6, {.num_experts = 4, .top_k = 5}),
-               ValueError);
+  const SoftmaxRouter::Options options{
+      .hidden = 6, .num_experts = 4, .top_k = 5, .normalize = true, .fp32_weights = false};
+  EXPECT_THROW(SoftmaxRouter(blocks::ParamScope(specs, ""), options), ValueError);
 }
 
 }  // namespace
