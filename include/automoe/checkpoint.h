@@ -13,8 +13,9 @@ namespace automoe {
 /// One row of a family's name table: how a parameter is spelled on disk. Names without a row are
 /// the same on both sides. The disk pattern says the whole layout:
 ///   {layer}    any number, the same on both sides
-///   {expert}   the parameter's dim 0 is cut into one file tensor per expert
-///   {a,b,...}  what is left of dim 0 is cut into equal parts, in this order
+///   {rest}     whatever follows, the same on both sides; at the end. The first rule that fits
+///   counts {expert}   the parameter's dim 0 is cut into one file tensor per expert {a,b,...}  what
+///   is left of dim 0 is cut into equal parts, in this order
 /// Example: "model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight" fills
 /// "model.layers.{layer}.mlp.experts.gate_up_proj" [E, 2I, H] from 2E tensors [I, H].
 struct NameRule {
@@ -38,7 +39,7 @@ struct LoadReport {
 
 struct LoadOptions {
   std::vector<std::string>
-      ignore;       // patterns of file tensors that may stay unused ({layer}, {expert})
+      ignore;       // patterns of file tensors that may stay unused ({layer}, {expert}, {rest})
   int threads = 0;  // 0: one per core, at most 8
 };
 

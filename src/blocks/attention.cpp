@@ -30,8 +30,10 @@ BlockOutput Attention::forward(const Context& context, const RmsNorm& norm, cons
     q = q_norm_->forward(params, q);
     k = k_norm_->forward(params, k);
   }
-  q = kernels::apply_rope(q, context.rope.cos, context.rope.sin);
-  k = kernels::apply_rope(k, context.rope.cos, context.rope.sin);
+  if (options_.rope) {
+    q = kernels::apply_rope(q, context.rope.cos, context.rope.sin);
+    k = kernels::apply_rope(k, context.rope.cos, context.rope.sin);
+  }
   const Tensor out = kernels::attention(
       q, k, heads(qkv[2]), context.sequences.documents,
       {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window});

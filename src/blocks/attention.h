@@ -1,4 +1,4 @@
-// Causal self-attention with grouped queries, optional biases, QK-norm and sliding window.
+// Causal self-attention with grouped queries, optional RoPE, biases, QK-norm and sliding window.
 #pragma once
 
 #include <optional>
@@ -14,6 +14,7 @@ class Attention : public Block {
   struct Options {
     int64_t hidden, heads, kv_heads, head_dim;
     bool qkv_bias = false, output_bias = false;
+    bool rope = true;
     bool qk_norm = false;  // RMSNorm over D before RoPE, as in Qwen3
     double eps = 1e-6;     // of the QK-norm
     int64_t window = 0;    // 0: none; else a query sees itself and window - 1 keys before it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "automoe/error.h"
 #include "core/text.h"
@@ -42,11 +43,15 @@ NamePattern::NamePattern(const std::string& pattern) {
 
 void NamePattern::add_placeholder(const std::string& pattern, const std::string& inside) {
   const bool is_choice = inside.find(',') != std::string::npos;
-  AUTOMOE_CHECK_VALUE(is_choice || inside == "layer" || inside == "expert", "[names] '", pattern,
-                      "': expected {layer}, {expert} or {a,b,...}, found {", inside, "}");
-  const auto kind = is_choice ? Token::kChoice : inside == "layer" ? Token::kLayer : Token::kExpert;
+  const std::map<std::string, Token::Kind> kinds{
+      {"layer", Token::kLayer}, {"rest", Token::kRest}, {"expert", Token::kExpert}};
+  AUTOMOE_CHECK_VALUE(is_choice || kinds.contains(inside), "[names] '", pattern,
+                      "': expected {layer}, {rest}, {expert} or {a,b,...}, found {", inside, "}");
+  const auto kind = is_choice ? Token::kChoice : kinds.at(inside);
   AUTOMOE_CHECK_VALUE(!has(kind), "[names] '", pattern, "': {", inside,
                       "} is one too many of its kind");
+  AUTOMOE_CHECK_VALUE(kind != Token::kRest || (!has_layer() && pattern.ends_with("{rest}")),
+                      "[names] '", pattern, "': {rest} stands at the end, without {layer}");
   tokens_.push_back({kind, ""});
   if (is_choice) choices_ = split_at_commas(inside);
 }
@@ -57,28 +62,28 @@ bool NamePattern::has(Token::Kind kind) const {
 }
 
 std::optional<std::string> NamePattern::match(std::string_view name) const {
-  std::string layer;
-  if (!match_from(0, name, layer)) return std::nullopt;
-  return layer;
+  std::string carried;
+  if (!match_from(0, name, carried)) return std::nullopt;
+  return carried;
 }
 
-bool NamePattern::match_from(size_t token, std::string_view rest, std::string& layer) const {
-  if (token == tokens_.size()) return rest.empty();
+bool NamePattern::match_from(size_t token, std::string_view name, std::string& carried) const {
+  if (token == tokens_.size()) return name.empty();
   const Token& now = tokens_[token];
   if (now.kind == Token::kLiteral)
-    return rest.starts_with(now.literal) &&
-           match_from(token + 1, rest.substr(now.literal.size()), layer);
+    return name.starts_with(now.literal) &&
+           match_from(token + 1, name.substr(now.literal.size()), carried);
   if (now.kind == Token::kChoice)
     return std::any_of(choices_.begin(), choices_.end(), [&](const std::string& choice) {
-      return rest.starts_with(choice) && match_from(token + 1, rest.substr(choice.size()), layer);
+      return name.starts_with(choice) && match_from(token + 1, name.substr(choice.size()), carried);
     });
-  const size_t digits = leading_digits(rest);
-  if (digits == 0) return false;
-  if (now.kind == Token::kLayer) layer = rest.substr(0, digits);
-  return match_from(token + 1, rest.substr(digits), layer);
+  const size_t taken = now.kind == Token::kRest ? name.size() : leading_digits(name);
+  if (taken == 0) return false;
+  if (now.kind != Token::kExpert) carried = name.substr(0, taken);
+  return match_from(token + 1, name.substr(taken), carried);
 }
 
-std::string NamePattern::fill(std::string_view layer, int64_t expert, size_t choice) const {
+std::string NamePattern::fill(std::string_view carried, int64_t expert, size_t choice) const {
   std::string name;
   for (const Token& token : tokens_) {
     switch (token.kind) {
@@ -86,7 +91,8 @@ std::string NamePattern::fill(std::string_view layer, int64_t expert, size_t cho
         name += token.literal;
         break;
       case Token::kLayer:
-        name += layer;
+      case Token::kRest:
+        name += carried;
         break;
       case Token::kExpert:
         name += std::to_string(expert);
@@ -108,9 +114,10 @@ NameTable::NameTable(const NameMap& rules) {
   for (const NameRule& rule : rules) {
     rules_.push_back({NamePattern(rule.disk), NamePattern(rule.parameter)});
     const Rule& now = rules_.back();
-    AUTOMOE_CHECK_VALUE(now.disk.has_layer() == now.parameter.has_layer(), "[names] rule '",
-                        rule.disk, "' -> '", rule.parameter,
-                        "': {layer} must stand on both sides or on none");
+    AUTOMOE_CHECK_VALUE(now.disk.has_layer() == now.parameter.has_layer() &&
+                            now.disk.has_rest() == now.parameter.has_rest(),
+                        "[names] rule '", rule.disk, "' -> '", rule.parameter,
+                        "': {layer} and {rest} must stand on both sides or on none");
     AUTOMOE_CHECK_VALUE(!now.parameter.has_expert() && now.parameter.choices().empty(),
                         "[names] rule '", rule.disk, "' -> '", rule.parameter,
                         "': {expert} and {a,b} belong on the disk side");
@@ -119,9 +126,9 @@ NameTable::NameTable(const NameMap& rules) {
 
 std::vector<DiskTensor> NameTable::expand(const std::string& parameter,
                                           const std::vector<int64_t>& shape) const {
-  std::optional<std::string> layer;
+  std::optional<std::string> carried;
   const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const Rule& candidate) {
-    return (layer = candidate.parameter.match(parameter)).has_value();
+    return (carried = candidate.parameter.match(parameter)).has_value();
   });
   if (rule == rules_.end()) return {{.name = parameter, .shape = shape}};
 
@@ -142,7 +149,7 @@ std::vector<DiskTensor> NameTable::expand(const std::string& parameter,
   for (int64_t choice = 0; choice < std::max<int64_t>(num_choices, 1); ++choice)
     for (int64_t expert = 0; expert < num_experts; ++expert) {
       DiskTensor& tensor = tensors.emplace_back();
-      tensor.name = rule->disk.fill(*layer, expert, size_t(choice));
+      tensor.name = rule->disk.fill(*carried, expert, size_t(choice));
       tensor.shape = part;
       if (by_expert) tensor.expert = expert;
       if (num_choices > 0) tensor.first_row = choice * part[0];

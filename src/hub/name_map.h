@@ -11,30 +11,32 @@
 
 namespace automoe::hub {
 
-/// A name with placeholders, taken apart: {layer}, {expert} and one choice {a,b,...}, each at most
-/// once.
+/// A name with placeholders, taken apart: {layer} or, at the end, {rest}; {expert}; one choice
+/// {a,b,...}; each at most once.
 class NamePattern {
  public:
   explicit NamePattern(const std::string& pattern);  // ValueError for anything else in braces
 
   bool matches(std::string_view name) const { return match(name).has_value(); }
-  /// The number that stands for {layer} in `name`, "" if the pattern has none; nothing if no match.
+  /// What stands for {layer} or {rest} in `name`, "" if the pattern has neither; nothing if no
+  /// match.
   std::optional<std::string> match(std::string_view name) const;
-  /// The name for a layer, an expert and one of choices().
-  std::string fill(std::string_view layer, int64_t expert, size_t choice) const;
+  /// The name for a layer or rest, an expert and one of choices().
+  std::string fill(std::string_view carried, int64_t expert, size_t choice) const;
 
   bool has_layer() const { return has(Token::kLayer); }
+  bool has_rest() const { return has(Token::kRest); }
   bool has_expert() const { return has(Token::kExpert); }
   const std::vector<std::string>& choices() const { return choices_; }  // empty if it has none
 
  private:
   struct Token {
-    enum Kind { kLiteral, kLayer, kExpert, kChoice } kind;
+    enum Kind { kLiteral, kLayer, kRest, kExpert, kChoice } kind;
     std::string literal;
   };
   bool has(Token::Kind kind) const;
   void add_placeholder(const std::string& pattern, const std::string& inside);
-  bool match_from(size_t token, std::string_view rest, std::string& layer) const;
+  bool match_from(size_t token, std::string_view name, std::string& carried) const;
 
   std::vector<Token> tokens_;
   std::vector<std::string> choices_;

@@ -64,6 +64,20 @@ TEST(NameMap, PatternsMatchWholeNamesWithNumbersAndChoices) {
   EXPECT_EQ(pattern.fill("5", 6, 1), "a.5.b.6.w10.c");
 }
 
+TEST(NameMap, RestCarriesWhateverFollows) {
+  const NameTable table(NameMap{{"backbone.{layer}.{expert}.up", "model.{layer}.up"},
+                                {"backbone.{rest}", "model.{rest}"}});
+  EXPECT_EQ(names_of(table.expand("model.3.up", {1, 2})),
+            std::vector<std::string>{"backbone.3.0.up"});
+  EXPECT_EQ(names_of(table.expand("model.layers.3.D", {2})),
+            std::vector<std::string>{"backbone.layers.3.D"});
+  EXPECT_EQ(names_of(table.expand("lm_head.weight", {2})),
+            std::vector<std::string>{"lm_head.weight"});
+  const NamePattern pattern("mtp.{rest}");
+  EXPECT_EQ(pattern.match("mtp.layers.0.norm"), "layers.0.norm");
+  for (const char* name : {"mtp.", "mtp", "a.mtp.layers"}) EXPECT_FALSE(pattern.matches(name));
+}
+
 TEST(NameMap, RulesAndShapesThatMakeNoSenseAreNamed) {
   EXPECT_SAYS(message_of([] { NamePattern("a.{layer"); }), "'a.{layer': a '{' is not closed");
   EXPECT_SAYS(message_of([] { NamePattern("a.{head}"); }), "found {head}");
@@ -71,7 +85,13 @@ TEST(NameMap, RulesAndShapesThatMakeNoSenseAreNamed) {
   EXPECT_SAYS(message_of([] {
                 NameTable(NameMap{{"a.{layer}", "b"}});
               }),
-              "{layer} must stand on both sides");
+              "{layer} and {rest} must stand on both sides");
+  EXPECT_SAYS(message_of([] { NamePattern("{rest}.a"); }), "{rest} stands at the end");
+  EXPECT_SAYS(message_of([] { NamePattern("{layer}.{rest}"); }), "{rest} stands at the end");
+  EXPECT_SAYS(message_of([] {
+                NameTable(NameMap{{"a.{rest}", "b"}});
+              }),
+              "{layer} and {rest} must stand on both sides");
   EXPECT_SAYS(message_of([] {
                 NameTable(NameMap{{"a", "b.{expert}"}});
               }),

@@ -123,19 +123,19 @@ BlockOutput Decoder::Layer::forward(const Context& context, const Tensor& x) con
   return out;
 }
 
-Decoder::Decoder(const DecoderConfig& config, const LayerOf& layer_of)
-    : config_(config),
-      rope_(config.rope_parameters, config.head_dim, config.max_position_embeddings) {
+Decoder::Decoder(const DecoderConfig& config, const LayerOf& layer_of) : config_(config) {
+  if (!config.rope_parameters.is_null())
+    rope_.emplace(config.rope_parameters, config.head_dim, config.max_position_embeddings);
   const ParamScope root(specs_, ""), model = root.child("model");
   embed_tokens_ =
-      model.child("embed_tokens").declare("weight", {config.vocab_size, config.hidden_size});
+      model.child(config.embedding_name).declare("weight", {config.vocab_size, config.hidden_size});
   layers_.reserve(config.num_hidden_layers);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const blocks::ParamId first = model.count();
     auto branches = layer_of(model.child("layers." + std::to_string(i)), i);
     layers_.push_back({std::move(branches), first, model.count()});
   }
-  norm_.emplace(model.child("norm"), config.hidden_size, config.rms_norm_eps);
+  norm_.emplace(model.child(config.final_norm_name), config.hidden_size, config.rms_norm_eps);
   lm_head_ = config.tie_word_embeddings
                  ? embed_tokens_
                  : root.child("lm_head").declare("weight", {config.vocab_size, config.hidden_size});
@@ -174,7 +174,8 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch,
                              const ForwardOptions& options) const {
   const Sequences sequences = Sequences::from(batch);
   Tensor x = at::embedding(params[embed_tokens_], sequences.ids);  // [T, H]
-  const blocks::RopeTables rope = rope_.tables(sequences.positions, x.scalar_type());
+  const auto rope =
+      rope_ ? rope_->tables(sequences.positions, x.scalar_type()) : blocks::RopeTables{};
   const Context context{params, sequences, rope, options.recompute};
   std::vector<Tensor> router_logits, counts;
   for (const Layer& layer : layers_) {
@@ -191,6 +192,7 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch,
   out.hidden = sequences.pad(x);
   if (options.logits)
     out.logits = at::linear(keep_positions(out.hidden, options.logits_to_keep), params[lm_head_]);
+  if (options.logits && config_.fp32_logits) out.logits = out.logits.to(at::kFloat);
   if (!counts.empty()) out.routing_counts = at::stack(counts);
   if (options.router_logits && !router_logits.empty()) {
     out.aux_loss = moe::load_balancing_loss(router_logits, config_.num_experts_per_tok);

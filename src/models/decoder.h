@@ -25,9 +25,13 @@ struct DecoderConfig {  // keys as in config.json
   double rms_norm_eps;
   bool tie_word_embeddings;
   int64_t max_position_embeddings;
-  Json rope_parameters;
+  Json rope_parameters;  // null: no rotary tables
   double router_aux_loss_coef;
   int64_t num_experts_per_tok;  // 0: no experts
+
+  // What a family spells or does differently.
+  std::string embedding_name = "embed_tokens", final_norm_name = "norm";  // below "model."
+  bool fp32_logits = false;  // the caller gets logits in fp32
 
   /// Attention as these keys have it: no biases, no QK-norm, no window.
   blocks::Attention::Options attention() const;
@@ -72,7 +76,7 @@ class Decoder : public Model {
                 const Batch& batch, const Tensor& hidden, ModelOutput& out) const;
 
   DecoderConfig config_;
-  blocks::Rope rope_;
+  std::optional<blocks::Rope> rope_;
   blocks::ParamId embed_tokens_, lm_head_;  // [V, H]; the same id where tied
   std::vector<Layer> layers_;
   std::optional<blocks::RmsNorm> norm_;
