@@ -27,7 +27,9 @@ struct TrainConfig {
   double num_train_epochs = 1;
   int64_t max_steps = -1;  // > 0 wins over epochs
 
-  std::string optim = "adamw";  // fp32 master weights and moments
+  /// adamw: fp32 master weights and moments, 16 bytes a bf16 parameter with its gradient.
+  /// adamw_bf16: bf16 moments, no master, stochastic rounding, 8 bytes; bf16 models only.
+  std::string optim = "adamw";
   double learning_rate = 1e-5;
   double weight_decay = 0.0;  // matrices only
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;

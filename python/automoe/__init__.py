@@ -14,9 +14,13 @@ __version__ = "0.1.0"
 #: For C++ users: cmake -DCMAKE_PREFIX_PATH=$(python -c "import automoe; print(automoe.cmake_prefix_path)")
 cmake_prefix_path = str(Path(__file__).parent)
 
-_LAZY = {"AutoModelForCausalLM": "automoe.model", "FallbackWarning": "automoe.status"}
+_LAZY = {
+    "AdamW": "automoe.optim",
+    "AutoModelForCausalLM": "automoe.model",
+    "FallbackWarning": "automoe.status",
+}
 
-__all__ = ["AutoModelForCausalLM", "FallbackWarning", "__version__", "cmake_prefix_path"]
+__all__ = ["AdamW", "AutoModelForCausalLM", "FallbackWarning", "__version__", "cmake_prefix_path"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 // torch.ops.automoe.*: the kernels, for Python code that patches a model without a native family.
 #include <torch/library.h>
 
+#include "kernels/adamw.h"
 #include "kernels/experts.h"
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/rms_norm.h"
@@ -15,7 +16,27 @@ at::Tensor cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
   return kernels::linear_cross_entropy(hidden, weight, targets, denominator.value_or(at::Tensor()));
 }
 
+void adamw(const at::Tensor& parameter, const std::optional<at::Tensor>& master,
+           const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq, const at::Tensor& grad,
+           double learning_rate, double beta1, double beta2, double epsilon, double weight_decay,
+           int64_t step, int64_t seed) {
+  kernels::adamw_(parameter.detach(), master ? master->detach() : at::Tensor(), exp_avg, exp_avg_sq,
+                  grad, {},
+                  {.learning_rate = learning_rate,
+                   .beta1 = beta1,
+                   .beta2 = beta2,
+                   .epsilon = epsilon,
+                   .weight_decay = weight_decay,
+                   .step = step,
+                   .seed = static_cast<uint64_t>(seed)});
+}
+
 TORCH_LIBRARY_FRAGMENT(automoe, m) {
+  m.def(
+      "adamw_(Tensor(a!) parameter, Tensor(b!)? master, Tensor(c!) exp_avg, Tensor(d!) exp_avg_sq, "
+      "Tensor grad, float learning_rate, float beta1, float beta2, float epsilon, float "
+      "weight_decay, int step, int seed) -> ()",
+      adamw);
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", kernels::rms_norm);
   m.def("silu_mul(Tensor gate, Tensor up) -> Tensor", kernels::silu_mul);
   m.def("apply_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", kernels::apply_rope);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "automoe/error.h"
@@ -21,11 +22,12 @@ AdamWArgs arguments(const Tensor& parameter, const Tensor& master, const Tensor&
   const double correction2 = 1.0 - std::pow(options.beta2, double(options.step));
   return {
       .parameter = parameter.scalar_type() == at::kFloat ? nullptr : parameter.mutable_data_ptr(),
-      .master = master.mutable_data_ptr<float>(),
-      .exp_avg = exp_avg.mutable_data_ptr<float>(),
-      .exp_avg_sq = exp_avg_sq.mutable_data_ptr<float>(),
+      .master = master.defined() ? master.mutable_data_ptr<float>() : nullptr,
+      .exp_avg = exp_avg.mutable_data_ptr(),
+      .exp_avg_sq = exp_avg_sq.mutable_data_ptr(),
       .grad = grad.const_data_ptr(),
       .count = parameter.numel(),
+      .seed = mix(options.seed),
       .parameter_dtype = dtype_of(parameter, "adamw"),
       .grad_dtype = dtype_of(grad, "adamw"),
       .grad_scale = float(grad_scale),
@@ -37,21 +39,16 @@ AdamWArgs arguments(const Tensor& parameter, const Tensor& master, const Tensor&
       .epsilon = float(options.epsilon)};
 }
 
-bool is_trainable_dtype(const Tensor& tensor) {
-  const at::ScalarType dtype = tensor.scalar_type();
-  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-}
+using Dtypes = std::initializer_list<at::ScalarType>;
 
-void check(const Tensor& parameter, const Tensor& other, const char* name, bool fp32) {
+void check(const Tensor& parameter, const Tensor& other, const char* name, const Dtypes& dtypes) {
   AUTOMOE_CHECK_VALUE(other.sizes() == parameter.sizes() && other.device() == parameter.device() &&
                           other.is_contiguous(),
                       "[adamw] ", name, " must be contiguous, ", parameter.sizes(), " on ",
                       parameter.device(), " like the parameter, got ", other.sizes(), " on ",
                       other.device());
-  AUTOMOE_CHECK_VALUE(fp32 ? other.scalar_type() == at::kFloat : is_trainable_dtype(other),
-                      "[adamw] ", name, " must be ",
-                      fp32 ? "float32" : "float32, bfloat16 or float16", ", got ",
-                      other.scalar_type());
+  AUTOMOE_CHECK_VALUE(std::ranges::find(dtypes, other.scalar_type()) != dtypes.end(), "[adamw] ",
+                      name, " must be ", c10::Join(" or ", dtypes), ", got ", other.scalar_type());
 }
 
 }  // namespace
@@ -59,14 +56,17 @@ void check(const Tensor& parameter, const Tensor& other, const char* name, bool 
 void adamw_(const Tensor& parameter, const Tensor& master, const Tensor& exp_avg,
             const Tensor& exp_avg_sq, const Tensor& grad, const Tensor& grad_scale,
             const AdamWOptions& options) {
-  check(parameter, parameter, "parameter", /*fp32=*/false);
-  check(parameter, master, "master", /*fp32=*/true);
-  check(parameter, exp_avg, "exp_avg", /*fp32=*/true);
-  check(parameter, exp_avg_sq, "exp_avg_sq", /*fp32=*/true);
-  check(parameter, grad, "grad", /*fp32=*/false);
-  AUTOMOE_CHECK_VALUE((parameter.scalar_type() == at::kFloat) ==
-                          (parameter.const_data_ptr() == master.const_data_ptr()),
-                      "[adamw] a float32 parameter is its own master: pass the same tensor twice");
+  const Dtypes any = {at::kFloat, at::kBFloat16, at::kHalf};
+  const Dtypes state = {master.defined() ? at::kFloat : at::kBFloat16};
+  check(parameter, parameter, "parameter", master.defined() ? any : state);
+  if (master.defined()) check(parameter, master, "master", state);
+  check(parameter, exp_avg, "exp_avg", state);
+  check(parameter, exp_avg_sq, "exp_avg_sq", state);
+  check(parameter, grad, "grad", any);
+  AUTOMOE_CHECK_VALUE(
+      !master.defined() || (parameter.scalar_type() == at::kFloat) ==
+                               (parameter.const_data_ptr() == master.const_data_ptr()),
+      "[adamw] a float32 parameter is its own master: pass the same tensor twice");
   AUTOMOE_CHECK_VALUE(options.step >= 1, "[adamw] step must be at least 1, got ", options.step);
   const at::NoGradGuard no_grad;
   if (parameter.is_cpu()) {

@@ -84,6 +84,79 @@ TEST(AdamW, TheGradientScaleMultipliesTheGradientAndLeavesItUnchanged) {
   }
 }
 
+// bf16 weights of 1 and their bf16 moments, without master.
+struct RoundedAtRandom {
+  Tensor parameter, exp_avg, exp_avg_sq;
+
+  RoundedAtRandom(int64_t size, at::Device device)
+      : parameter(at::ones({size}, at::TensorOptions(device).dtype(at::kBFloat16))),
+        exp_avg(at::zeros_like(parameter)),
+        exp_avg_sq(at::zeros_like(parameter)) {}
+
+  void update(const Tensor& grad, const AdamWOptions& options) {
+    adamw_(parameter, {}, exp_avg, exp_avg_sq, grad, {}, options);
+  }
+  double mean_movement() const { return (1 - parameter.to(at::kDouble)).mean().item<double>(); }
+};
+
+TEST(AdamW, StochasticRoundingKeepsUpdatesFarBelowTheSpacingOfBf16) {
+  for (const at::Device device : test_devices()) {
+    RoundedAtRandom pulled(4096, device), decayed(4096, device);
+    const Tensor zero = at::zeros_like(pulled.parameter), one = at::ones_like(zero);
+    for (int64_t step = 1; step <= 1000; ++step) {
+      const AdamWOptions options{.learning_rate = 1e-5, .step = step, .seed = uint64_t(step)};
+      pulled.update(one, options);
+      AdamWOptions decay = options;
+      decay.weight_decay = 0.1;
+      decayed.update(zero, decay);
+    }
+    EXPECT_NEAR(pulled.mean_movement(), 0.01, 0.001);
+    EXPECT_NEAR(decayed.mean_movement(), 0.001, 0.0001);
+  }
+}
+
+TEST(AdamW, MomentsRoundedAtRandomFollowTheFp32Ones) {
+  for (const at::Device device : test_devices()) {
+    RoundedAtRandom rounded(4099, device);
+    Slot exact(at::ones({4099}, device));
+    for (int64_t step = 1; step <= 300; ++step) {
+      const Tensor grad = 1 + 0.1 * random_tensor({4099}, device, uint64_t(step));
+      rounded.update(grad, {.learning_rate = 1e-4, .step = step, .seed = uint64_t(7 * step)});
+      exact.update(grad, {.learning_rate = 1e-4, .step = step});
+    }
+    const auto mean = [](const Tensor& t) { return t.to(at::kDouble).mean().item<double>(); };
+    EXPECT_NEAR(mean(rounded.exp_avg) / mean(exact.exp_avg), 1, 1e-3);
+    EXPECT_NEAR(mean(rounded.exp_avg_sq) / mean(exact.exp_avg_sq), 1, 2e-3);
+    EXPECT_NEAR(rounded.mean_movement(), 1 - mean(exact.parameter), 1e-3);
+  }
+}
+
+TEST(AdamW, RoundingIsAFunctionOfSeedAndPosition) {
+  for (const at::Device device : test_devices()) {
+    const Tensor grad = random_tensor({1029}, device, 4);
+    RoundedAtRandom first(1029, device), again(1029, device), other(1029, device);
+    first.update(grad, {.learning_rate = 1e-3, .seed = 1});
+    again.update(grad, {.learning_rate = 1e-3, .seed = 1});
+    other.update(grad, {.learning_rate = 1e-3, .seed = 2});
+    EXPECT_TRUE(first.parameter.equal(again.parameter));
+    EXPECT_FALSE(first.parameter.equal(other.parameter));
+    EXPECT_TRUE((first.parameter != 1).any().item<bool>());
+  }
+}
+
+TEST(AdamW, InfinitiesAndNanAreKept) {
+  for (const at::Device device : test_devices()) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const double bad : {infinity, -infinity, std::nan("")}) {
+      RoundedAtRandom slot(33, device);
+      slot.parameter.fill_(bad);
+      slot.update(at::zeros_like(slot.parameter), {.seed = 5});
+      EXPECT_TRUE(std::isnan(bad) ? slot.parameter.isnan().all().item<bool>()
+                                  : slot.parameter.eq(bad).all().item<bool>());
+    }
+  }
+}
+
 TEST(AdamW, BitsDoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   const Tensor start = random_tensor({70001}, at::kCPU, 5),
@@ -106,6 +179,8 @@ TEST(AdamW, WrongShapesAndDtypesAreNamed) {
   apart.master = apart.master.clone();
   EXPECT_THROW(apart.update(at::ones({4}), {.step = 1}), ValueError);
   slot.exp_avg = slot.exp_avg.to(at::kBFloat16);
+  EXPECT_THROW(slot.update(at::ones({4}), {.step = 1}), ValueError);
+  slot.master = Tensor();
   EXPECT_THROW(slot.update(at::ones({4}), {.step = 1}), ValueError);
 }
 

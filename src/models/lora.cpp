@@ -95,7 +95,8 @@ void require_match(const std::vector<ParameterSpec>& specs, const std::string& t
 
 AdapterPlan plan_adapters(const std::vector<ParameterSpec>& specs, const LoraConfig& config) {
   check(config);
-  AdapterPlan plan{.targets = config.target_modules};
+  AdapterPlan plan;
+  plan.targets = config.target_modules;
   if (plan.targets == std::vector{kAllLinear}) plan.targets = layer_names(specs);
   for (const std::string& target : plan.targets) require_match(specs, target);
   for (size_t i = 0; i < specs.size(); ++i) {

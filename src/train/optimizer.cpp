@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "automoe/error.h"
+#include "core/mix.h"
 #include "kernels/adamw.h"
 
 namespace automoe::train {
@@ -17,14 +18,18 @@ Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, const Optimizer
     AUTOMOE_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
                         "[train] ", parameter.name, " is ", dtype,
                         "; only float32, bfloat16 and float16 parameters can be trained");
-    const at::Tensor master = weights.to(at::kFloat);  // the same memory if it is fp32
-    slots_.push_back({parameter, master, at::zeros_like(master), at::zeros_like(master)});
+    const bool rounds = options.stochastic_rounding && dtype == at::kBFloat16;
+    const at::Tensor master =
+        rounds ? at::Tensor() : weights.to(at::kFloat);  // fp32: the same memory
+    const at::Tensor& like = rounds ? weights : master;
+    slots_.push_back({parameter, master, at::zeros_like(like), at::zeros_like(like)});
   }
 }
 
 void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
   ++updates_;
-  for (const Slot& slot : slots_) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
     const at::Tensor& grad = slot.parameter.tensor.grad();
     if (!grad.defined()) continue;
     kernels::adamw_(slot.parameter.tensor.detach(), slot.master, slot.exp_avg, slot.exp_avg_sq,
@@ -34,7 +39,8 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
                      .beta2 = options_.beta2,
                      .epsilon = options_.epsilon,
                      .weight_decay = slot.parameter.tensor.dim() > 1 ? options_.weight_decay : 0.0,
-                     .step = updates_});
+                     .step = updates_,
+                     .seed = mix(options_.seed) + mix(uint64_t(updates_)) + i});
   }
 }
 
@@ -52,7 +58,7 @@ std::vector<NamedTensor> Optimizer::state() const {
   std::vector<NamedTensor> state;
   for (const Slot& slot : slots_) {
     const std::string& name = slot.parameter.name;
-    if (slot.parameter.tensor.scalar_type() != at::kFloat)
+    if (slot.master.defined() && slot.parameter.tensor.scalar_type() != at::kFloat)
       state.push_back({"master." + name, slot.master});
     state.push_back({"exp_avg." + name, slot.exp_avg});
     state.push_back({"exp_avg_sq." + name, slot.exp_avg_sq});

@@ -1,4 +1,4 @@
-// AdamW over named parameters: fp32 masters and moments, kept by name.
+// AdamW over named parameters, its state kept by name.
 #pragma once
 
 #include <vector>
@@ -10,6 +10,9 @@ namespace automoe::train {
 struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0.0;  // of matrices; 1-D parameters (norms, biases) take none
+  bool stochastic_rounding =
+      false;          // bf16 parameters: no master, bf16 moments, 6 bytes instead of 14
+  uint64_t seed = 0;  // of stochastic rounding
 };
 
 class Optimizer {
@@ -30,14 +33,15 @@ class Optimizer {
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
 
-  /// The state to save, or to load into: "master.<name>" (half-precision parameters only),
-  /// "exp_avg.<name>", "exp_avg_sq.<name>", all fp32.
+  /// The state to save, or to load into: "master.<name>" (half-precision parameters that have one),
+  /// "exp_avg.<name>", "exp_avg_sq.<name>".
   std::vector<NamedTensor> state() const;
 
  private:
   struct Slot {
     NamedTensor parameter;
-    at::Tensor master, exp_avg, exp_avg_sq;  // master is the parameter itself if that is fp32
+    at::Tensor master, exp_avg, exp_avg_sq;  // master: the parameter itself if that is fp32,
+                                             // undefined with stochastic rounding
   };
 
   std::vector<Slot> slots_;

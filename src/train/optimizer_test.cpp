@@ -42,6 +42,19 @@ TEST(Optimizer, Bf16WeightsDecayUnderALearningRateTooSmallForBf16) {
   EXPECT_NEAR(mean_movement(state_named(optimizer, "master.w")), 0.001, 0.0001);
 }
 
+TEST(Optimizer, StochasticRoundingNeedsNoMasterAndTwoBytesAMoment) {
+  const at::Tensor weights = leaf(at::ones({64, 64}, at::kBFloat16)), adapter = leaf(at::ones({8}));
+  Optimizer optimizer({{"w", weights}, {"a", adapter}}, {.stochastic_rounding = true, .seed = 3});
+  for (int step = 0; step < 1000; ++step) {
+    set_grad(weights, 1.0);
+    optimizer.step(1e-5, {});
+  }
+  EXPECT_NEAR(mean_movement(weights), 0.01, 0.001);
+  EXPECT_FALSE(state_named(optimizer, "master.w").defined());
+  EXPECT_EQ(state_named(optimizer, "exp_avg.w").scalar_type(), at::kBFloat16);
+  EXPECT_EQ(state_named(optimizer, "exp_avg.a").scalar_type(), at::kFloat);
+}
+
 TEST(Optimizer, AnFp32ParameterHasNoSecondCopy) {
   const at::Tensor weights = leaf(at::ones({3, 5}));
   const Optimizer optimizer({{"w", weights}}, {});

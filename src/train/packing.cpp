@@ -5,7 +5,7 @@
 #include <set>
 
 #include "automoe/error.h"
-#include "train/mix.h"
+#include "core/mix.h"
 
 namespace automoe::train {
 namespace {

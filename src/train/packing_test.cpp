@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "automoe/error.h"
-#include "train/mix.h"
+#include "core/mix.h"
 #include "train/test_support.h"
 
 namespace automoe::train {

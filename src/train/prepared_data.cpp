@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "core/json.h"
-#include "train/mix.h"
+#include "core/mix.h"
 
 namespace automoe::train {
 namespace fs = std::filesystem;

@@ -78,6 +78,11 @@ TEST(Resume, AStopAtAnyStepGivesTheBitsOfAnUnbrokenRun) {
     expect_same_bits(train_in_pieces(tiny_config(scratch, "pieces"), {1, 2, 4, 7, 9}, model),
                      unbroken);
   }
+  const Scratch scratch;
+  TrainConfig unbroken = tiny_config(scratch, "unbroken"), pieces = tiny_config(scratch, "pieces");
+  unbroken.optim = pieces.optim = "adamw_bf16";
+  expect_same_bits(train_in_pieces(pieces, {1, 2, 4, 7, 9}, full(at::kBFloat16)),
+                   train(unbroken, full(at::kBFloat16)));
 }
 
 TEST(Resume, MomentsUpdatesAndLearningRateComeBack) {

@@ -11,8 +11,8 @@
 
 #include "automoe/trainer.h"
 #include "core/json.h"
+#include "core/mix.h"
 #include "core/testing.h"
-#include "train/mix.h"
 
 namespace automoe::train {
 namespace fs = std::filesystem;

@@ -134,7 +134,7 @@ void check_config(const TrainConfig& config) {
           config.num_train_epochs, "above 0");
   require(config.max_steps == -1 || config.max_steps > 0, "max_steps", config.max_steps,
           "above 0, or -1 for epochs");
-  require_one_of("optim", config.optim, {"adamw"});
+  require_one_of("optim", config.optim, {"adamw", "adamw_bf16"});
   require(config.learning_rate > 0 && std::isfinite(config.learning_rate), "learning_rate",
           config.learning_rate, "above 0");
   require(config.weight_decay >= 0 && std::isfinite(config.weight_decay), "weight_decay",

@@ -57,7 +57,7 @@ TEST(TrainConfig, AnImpossibleValueNamesKeyValueAndWhatIsAllowed) {
            {R"({"max_steps": 0})", "max_steps must be above 0, or -1 for epochs, got 0"},
            {R"({"adam_beta2": 1})", "adam_beta2 must be from 0 to below 1, got 1"},
            {R"({"warmup_ratio": 1.1})", "warmup_ratio must be from 0 to 1, got 1.1"},
-           {R"({"optim": "sgd"})", "optim must be one of adamw, got 'sgd'"},
+           {R"({"optim": "sgd"})", "optim must be one of adamw, adamw_bf16, got 'sgd'"},
            {R"({"lr_scheduler_type": "cosin"})", "Did you mean 'cosine'?"},
            {R"({"recompute": "all"})", "recompute must be one of none, norms, layer, got 'all'"},
            {R"({"save_steps": -1})", "save_steps must be at least 0, got -1"},

@@ -114,12 +114,19 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
       optimizer(trained, {.beta1 = config.adam_beta1,
                           .beta2 = config.adam_beta2,
                           .epsilon = config.adam_epsilon,
-                          .weight_decay = config.weight_decay}),
+                          .weight_decay = config.weight_decay,
+                          .stochastic_rounding = config.optim == "adamw_bf16",
+                          .seed = config.seed}),
       settings(
           curve_settings(config, schedule, train_set.data, model, step_options.router_aux_loss)) {
   AUTOMOE_CHECK_VALUE(
       model.has_experts() || !config.router_aux_loss.value_or(false),
       "[train] router_aux_loss is true, but the model has no experts; leave it unset");
+  AUTOMOE_CHECK_VALUE(config.optim != "adamw_bf16" ||
+                          model.parameters().front().tensor.scalar_type() == at::kBFloat16,
+                      "[train] optim = adamw_bf16 is for a bfloat16 model, this one is ",
+                      model.parameters().front().tensor.scalar_type(),
+                      "; load it as bfloat16, or use optim = adamw");
   const std::string note = check_training_data(train_set.data, vocab_size);
   if (!note.empty()) warn_once(note);
   if (eval_set) check_evaluation_data(eval_set->data, vocab_size);

@@ -9,6 +9,11 @@ from automoe.data.prepare import PrepareSummary
 from automoe.finetune.config import FinetuneConfig
 from automoe.model_info import ModelInfo
 
+STATE = {
+    "adamw": "fp32 master weights and moments",
+    "adamw_bf16": "bf16 moments, stochastic rounding",
+}
+
 
 def banner(
     config: FinetuneConfig,
@@ -33,7 +38,7 @@ def banner(
         "learning": f"{config.optim}, rate {config.learning_rate:g} {config.lr_scheduler_type}, "
         + f"clip {config.max_grad_norm:g}",
         "balance loss": balance_line(config, info),
-        "precision": f"{dtype} on {device}; fp32 master weights and moments; recompute {config.recompute}",
+        "precision": f"{dtype} on {device}; {STATE[config.optim]}; recompute {config.recompute}",
         "saves to": f"{config.output_dir} (model, checkpoint-*, metrics.jsonl, index.html)",
         "resume": _resume(config, trainer),
     }

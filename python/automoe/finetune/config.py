@@ -47,7 +47,11 @@ class FinetuneConfig(DataSettings):
     gradient_accumulation_steps: int = Field(8, ge=1, description="Micro-batches in an optimizer step.")
     num_train_epochs: float = Field(1.0, gt=0, description="Passes over the data.")
     max_steps: int = Field(-1, description="Optimizer steps; wins over epochs where above 0.")
-    optim: str = Field("adamw", description="Optimizer; fp32 master weights and moments.")
+    optim: Literal["adamw", "adamw_bf16"] = Field(
+        "adamw",
+        description="adamw: fp32 master weights and moments. adamw_bf16: half the memory, bf16 moments, no "
+        "master, stochastic rounding.",
+    )
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate; with --use-peft 1e-4.")
     weight_decay: float = Field(0.0, ge=0, description="Of matrices only.")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")

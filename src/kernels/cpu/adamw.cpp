@@ -34,6 +34,21 @@ void round_block(void* to, const float* from, int64_t begin, int64_t count) {
   for (int64_t i = 0; i < count; ++i) target[i] = static_cast<T>(from[begin + i]);
 }
 
+// Blocks of bf16 parameter and moments through fp32 copies.
+void update_rounding_at_random(const AdamWArgs& args, const float* grad, int64_t begin,
+                               int64_t count) {
+  float wide[3][kBlock];
+  void* const stored[3] = {args.parameter, args.exp_avg, args.exp_avg_sq};
+  for (int i = 0; i < 3; ++i) widen_block<c10::BFloat16>(wide[i], stored[i], begin, count);
+  update(wide[0], wide[1], wide[2], grad, count, args);
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t random = mix(args.seed + static_cast<uint64_t>(begin + i));
+    for (int j = 0; j < 3; ++j, random >>= 16)
+      static_cast<uint16_t*>(stored[j])[begin + i] =
+          rounded_at_random(std::bit_cast<uint32_t>(wide[j][i]), static_cast<uint32_t>(random));
+  }
+}
+
 }  // namespace
 
 void adamw_cpu(const AdamWArgs& args) {
@@ -43,7 +58,12 @@ void adamw_cpu(const AdamWArgs& args) {
       const int64_t count = std::min(kBlock, end - at);
       cpu::visit_dtype(args.grad_dtype,
                        [&](auto kind) { widen_block<decltype(kind)>(grad, args.grad, at, count); });
-      update(args.master + at, args.exp_avg + at, args.exp_avg_sq + at, grad, count, args);
+      if (args.master == nullptr) {
+        update_rounding_at_random(args, grad, at, count);
+        continue;
+      }
+      update(args.master + at, static_cast<float*>(args.exp_avg) + at,
+             static_cast<float*>(args.exp_avg_sq) + at, grad, count, args);
       if (args.parameter == nullptr) continue;
       cpu::visit_dtype(args.parameter_dtype, [&](auto kind) {
         round_block<decltype(kind)>(args.parameter, args.master, at, count);

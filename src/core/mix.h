@@ -1,10 +1,10 @@
 // Random numbers as a pure function of a counter: the same on every platform, and nothing to save
-// on resume. Needs no Torch header.
+// on resume. Needs no Torch header; device code may call mix().
 #pragma once
 
 #include <cstdint>
 
-namespace automoe::train {
+namespace automoe {
 
 /// SplitMix64's finaliser: a bijection whose outputs look independent.
 constexpr uint64_t mix(uint64_t x) {
@@ -20,4 +20,4 @@ inline uint64_t random_below(uint64_t key, uint64_t counter, uint64_t bound) {
   return uint64_t((Wide(mix(key ^ mix(counter))) * bound) >> 64);  // bias below bound / 2^64
 }
 
-}  // namespace automoe::train
+}  // namespace automoe
