@@ -48,7 +48,7 @@ struct WithMaster {
       if (args.parameter) static_cast<Vector<P, kCount>*>(args.parameter)[index] = parameter;
     }
   };
-  static
+  static constexpr int kSize = 4;  // elements of a thread: 16 bytes of each fp32 array
 };
 
 // bf16 parameter and moments, rounded at random.
