@@ -1,6 +1,6 @@
 """One full fine-tuning step, automoe next to Transformers: same config, tokens, optimizer; a process a side.
 
-Prints tokens/s, milliseconds, peak memory and the ratio. Every side takes the same number of warm-up and
+Each side with its own AdamW, or both with torch's (--optim torch). Prints tokens/s, milliseconds, peak memory and the ratio. Every side takes the same number of warm-up and
 timed steps; the median counts. Example: python benchmarks/step.py --case qwen3_moe_30b_12l_b2
 """
 
@@ -76,7 +76,12 @@ def measure(args: argparse.Namespace) -> dict:
     cuda = args.device == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
     model, config = build(args.side, args.case, args.device, dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=cuda)
+    if args.side == "automoe" and args.optim == "automoe":
+        from automoe import AdamW
+
+        optimizer = AdamW(model.parameters(), lr=1e-5)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=cuda)
     generator = torch.Generator().manual_seed(1)
     shape = (args.batch, args.length)
     batches = [torch.randint(0, config.vocab_size, shape, generator=generator) for _ in range(4)]
@@ -125,6 +130,12 @@ def main() -> None:
     parser.add_argument("--device", default=None, help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, help="tokens a row; default 4096 on cuda, 256 on cpu")
+    parser.add_argument(
+        "--optim",
+        choices=["automoe", "torch"],
+        default="automoe",
+        help="AdamW of our side; both keep moments in the parameters' dtype",
+    )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="a kernel table of one step on stderr")

@@ -9,12 +9,12 @@ from automoe import library
 
 
 class AdamW(torch.optim.Optimizer):
-    """torch.optim.AdamW's update and arguments (Loshchilov & Hutter 2019, arXiv 1711.05101), computed in fp32.
+    """torch.optim.AdamW's update and arguments (Loshchilov & Hutter 2019, arXiv 1711.05101), in fp32.
 
-    bf16 parameters learn at any learning rate: by default parameter and moments are bf16 and rounded up or down
-    at random, right on average (8 bytes a parameter with its gradient); `master_weights=True` keeps fp32 moments
-    and an fp32 copy instead (16 bytes). fp32 parameters have fp32 moments. fp16 needs master weights.
-    `seed`: of the rounding; the same seed gives the same bits.
+    bf16 parameters learn at any learning rate: by default parameter and moments are bf16 and rounded up or
+    down at random, right on average (8 bytes a parameter with its gradient); `master_weights=True` keeps
+    fp32 moments and an fp32 copy instead (16 bytes). fp32 parameters have fp32 moments. fp16 needs master
+    weights. `seed`: of the rounding; the same seed gives the same bits.
     """
 
     def __init__(
