@@ -1,7 +1,8 @@
 """One full fine-tuning step, automoe next to Transformers: same config, tokens, optimizer; a process a side.
 
-Each side with its own AdamW, or both with torch's (--optim torch). Prints tokens/s, milliseconds, peak memory and the ratio. Every side takes the same number of warm-up and
-timed steps; the median counts. Example: python benchmarks/step.py --case qwen3_moe_30b_12l_b2
+Each side with its own AdamW, or both with torch's (--optim torch). Prints tokens/s, milliseconds, peak
+memory and the ratio. Every side takes the same number of warm-up and timed steps; the median counts.
+Example: python benchmarks/step.py --case qwen3_moe_30b_12l --batch 2
 """
 
 import argparse
