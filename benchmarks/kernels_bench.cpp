@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/documents.h"
@@ -19,7 +20,6 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/routing.h"
-#include "kernels/silu_mul.h"
 #ifdef AUTOMOE_WITH_CUDA
 #include <cuda_runtime_api.h>
 #endif
@@ -286,7 +286,7 @@ class Bench {
                     random({s_.experts, 2 * s_.expert_width, s_.hidden}),
                     random({s_.experts, s_.hidden, s_.expert_width})},
                    {0, product}, {0, 2 * product}, [=](const Tensors& in) {
-                     return kernels::gated_experts(in[0], indices, in[1], in[2], in[3]);
+                     return kernels::experts(in[0], indices, in[1], {in[2], in[3]});
                    });
   }
 

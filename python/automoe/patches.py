@@ -111,9 +111,7 @@ def experts_forward(
     )
     if not covered:
         return grouped_mm_experts_forward(self, hidden_states, top_k_index, top_k_weights)
-    return library.ops().gated_experts(
-        hidden_states, top_k_index, top_k_weights, self.gate_up_proj, self.down_proj
-    )
+    return library.ops().experts(hidden_states, top_k_index, top_k_weights, self.gate_up_proj, self.down_proj)
 
 
 ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts_forward)

@@ -1,12 +1,12 @@
 // torch.ops.automoe.*: the kernels, for Python code that patches a model without a native family.
 #include <torch/library.h>
 
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/experts.h"
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
-#include "kernels/silu_mul.h"
 
 namespace automoe::bindings {
 namespace {
@@ -31,6 +31,17 @@ void adamw(const at::Tensor& parameter, const std::optional<at::Tensor>& master,
                    .seed = static_cast<uint64_t>(seed)});
 }
 
+at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& weights,
+                   const at::Tensor& up, const at::Tensor& down,
+                   const std::optional<at::Tensor>& up_bias,
+                   const std::optional<at::Tensor>& down_bias, const std::string& activation,
+                   double alpha, double limit) {
+  const kernels::ExpertWeights experts{up, down, up_bias.value_or(at::Tensor()),
+                                       down_bias.value_or(at::Tensor())};
+  return kernels::experts(x, indices, weights, experts,
+                          {kernels::activation_kind(activation), alpha, limit});
+}
+
 TORCH_LIBRARY_FRAGMENT(automoe, m) {
   m.def(
       "adamw_(Tensor(a!) parameter, Tensor(b!)? master, Tensor(c!) exp_avg, Tensor(d!) exp_avg_sq, "
@@ -41,9 +52,10 @@ TORCH_LIBRARY_FRAGMENT(automoe, m) {
   m.def("silu_mul(Tensor gate, Tensor up) -> Tensor", kernels::silu_mul);
   m.def("apply_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", kernels::apply_rope);
   m.def(
-      "gated_experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down) -> "
-      "Tensor",
-      kernels::gated_experts);
+      "experts(Tensor x, Tensor indices, Tensor weights, Tensor up, Tensor down, "
+      "Tensor? up_bias=None, Tensor? down_bias=None, str activation='silu_mul', "
+      "float alpha=1.702, float limit=7.0) -> Tensor",
+      experts);
   m.def(
       "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor targets, Tensor? denominator) -> "
       "Tensor",

@@ -1,6 +1,6 @@
 #include "blocks/mlp.h"
 
-#include "kernels/silu_mul.h"
+#include "kernels/activation.h"
 
 namespace automoe::blocks {
 

@@ -1,17 +1,33 @@
 #include "moe/moe_mlp.h"
 
-#include "kernels/experts.h"
-
 namespace automoe::moe {
 
-MoeMlp::Experts::Experts(blocks::ParamScope scope, const Options& options)
-    : gate_up_proj(
-          scope.declare("gate_up_proj", {options.num_experts, 2 * options.width, options.hidden})),
-      down_proj(scope.declare("down_proj", {options.num_experts, options.hidden, options.width})) {}
+MoeMlp::Experts::Experts(blocks::ParamScope scope, const Options& o) {
+  const auto declare = [&](const std::string& name, int64_t out, int64_t in) {
+    const std::vector<int64_t> matrix{o.num_experts, o.transposed ? in : out,
+                                      o.transposed ? out : in};
+    const blocks::ParamId id = scope.declare(name, matrix);
+    return std::pair{id, o.biases ? scope.declare(name + "_bias", {o.num_experts, out}) : -1};
+  };
+  const int64_t inputs = o.activation.num_inputs();
+  std::tie(up, up_bias) =
+      declare(inputs == 2 ? "gate_up_proj" : "up_proj", inputs * o.width, o.hidden);
+  std::tie(down, down_bias) = declare("down_proj", o.hidden, o.width);
+}
 
-MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options) {
+kernels::ExpertWeights MoeMlp::Experts::weights(const blocks::Params& params,
+                                                bool transposed) const {
+  const auto matrix = [&](blocks::ParamId id) {
+    return transposed ? params[id].transpose(1, 2) : params[id];
+  };
+  const auto bias = [&](blocks::ParamId id) { return id < 0 ? Tensor() : params[id]; };
+  return {matrix(up), matrix(down), bias(up_bias), bias(down_bias)};
+}
+
+MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options)
+    : activation_(options.activation), transposed_(options.transposed) {
   if (!options.gate_first) experts_.emplace(scope.child("experts"), options);
-  gate_ = options.router(scope.child("gate"));
+  gate_ = options.router(scope.child(options.gate_name));
   if (options.gate_first) experts_.emplace(scope.child("experts"), options);
 }
 
@@ -20,9 +36,8 @@ blocks::BlockOutput MoeMlp::forward(const blocks::Context& context, const blocks
   const blocks::Params& params = context.params;
   const Tensor normed = norm.forward(params, x);
   const Routing routing = gate_->forward(params, normed);
-  const Tensor y =
-      kernels::gated_experts(normed, routing.indices, routing.weights,
-                             params[experts_->gate_up_proj], params[experts_->down_proj]);
+  const Tensor y = kernels::experts(normed, routing.indices, routing.weights,
+                                    experts_->weights(params, transposed_), activation_);
   return {y, routing.logits, routing.indices};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "blocks/block.h"
+#include "kernels/experts.h"
 #include "moe/router.h"
 
 namespace automoe::moe {
@@ -12,6 +13,10 @@ class MoeMlp : public blocks::Block {
     int64_t hidden, width, num_experts;  // H, I of one expert, E
     RouterOf router;
     bool gate_first;  // declaration order only: gate before experts (Mixtral) or after
+    std::string gate_name = "gate";
+    kernels::Activation activation{};
+    bool biases = false;      // the experts' own
+    bool transposed = false;  // matrices are stored [E, in, out]
   };
   MoeMlp(blocks::ParamScope scope, const Options& options);
   blocks::BlockOutput forward(const blocks::Context& context, const blocks::RmsNorm& norm,
@@ -20,8 +25,12 @@ class MoeMlp : public blocks::Block {
  private:
   struct Experts {
     Experts(blocks::ParamScope scope, const Options& options);
-    blocks::ParamId gate_up_proj, down_proj;  // [E, 2I, H], [E, H, I]
+    kernels::ExpertWeights weights(const blocks::Params& params, bool transposed) const;
+
+    blocks::ParamId up, up_bias, down, down_bias;  // [E, N, H], [E, N], [E, H, I], [E, H]
   };
+  kernels::Activation activation_;
+  bool transposed_;
   std::unique_ptr<Router> gate_;
   std::optional<Experts> experts_;
 };

@@ -112,7 +112,7 @@ def test_the_fallback_runs_our_ops(monkeypatch):
 
     monkeypatch.setattr(patches.library, "ops", Spy)
     ours(tokens(2, 5), use_cache=True)
-    assert called == {"rms_norm", "gated_experts"}
+    assert called == {"rms_norm", "experts"}
 
 
 def test_patched_modules_survive_pickle_and_deepcopy():
