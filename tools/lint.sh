@@ -16,3 +16,4 @@ clang-format --dry-run --Werror "${cpp[@]}"
 .venv/bin/codespell $(git ls-files | grep -v -E '^(LICENSE|tests/fixtures)')
 python3 tools/check_layers.py
 python3 tools/check_sizes.py
+python3 tools/check_links.py
