@@ -30,6 +30,75 @@ CASES = {
         max_position_embeddings=40960,
         rope_theta=1e6,
     ),
+    # gpt-oss-20b, 8 of its 24 layers.
+    "gpt_oss_20b_8l": dict(
+        model_type="gpt_oss",
+        num_hidden_layers=8,
+        num_local_experts=32,
+        num_experts_per_tok=4,
+    ),
+    # Moonlight-16B-A3B, 10 of its 27 layers, the first of them dense.
+    "moonlight_16b_10l": dict(
+        model_type="deepseek_v3",
+        hidden_size=2048,
+        num_hidden_layers=10,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        q_lora_rank=None,
+        kv_lora_rank=512,
+        intermediate_size=11264,
+        moe_intermediate_size=1408,
+        n_routed_experts=64,
+        num_experts_per_tok=6,
+        n_shared_experts=2,
+        first_k_dense_replace=1,
+        n_group=1,
+        topk_group=1,
+        routed_scaling_factor=2.446,
+        norm_topk_prob=True,
+        vocab_size=163840,
+        max_position_embeddings=8192,
+        rope_theta=5e4,
+        rms_norm_eps=1e-5,
+    ),
+    # Nemotron-3-Nano-30B-A3B, the first 13 of its 52 blocks.
+    "nemotron3_nano_13l": dict(
+        model_type="nemotron_h",
+        hidden_size=2688,
+        hybrid_override_pattern="MEMEM*EMEMEM*",
+        num_hidden_layers=13,
+        num_attention_heads=32,
+        num_key_value_heads=2,
+        head_dim=128,
+        mamba_num_heads=64,
+        mamba_head_dim=64,
+        ssm_state_size=128,
+        n_groups=8,
+        conv_kernel=4,
+        chunk_size=128,
+        n_routed_experts=128,
+        num_experts_per_tok=6,
+        n_shared_experts=1,
+        moe_intermediate_size=1856,
+        moe_shared_expert_intermediate_size=3712,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
+        vocab_size=131072,
+        max_position_embeddings=262144,
+    ),
+    # Llama-3-8B, 8 of its 32 layers.
+    "llama3_8b_8l": dict(
+        model_type="llama",
+        hidden_size=4096,
+        num_hidden_layers=8,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14336,
+        vocab_size=128256,
+        max_position_embeddings=8192,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+    ),
     # A model that a laptop steps in a second.
     "mixtral_tiny": dict(
         model_type="mixtral",
@@ -87,12 +156,14 @@ def measure(args: argparse.Namespace) -> dict:
     shape = (args.batch, args.length)
     batches = [torch.randint(0, config.vocab_size, shape, generator=generator) for _ in range(4)]
     batches = [ids.to(args.device) for ids in batches]
-    times, losses = [], []
+    times, losses, norms = [], [], []
 
     def step(i: int = 0) -> float:
         ids = batches[i % len(batches)]
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
+        if i == 0:
+            norms.append(torch.nn.utils.get_total_norm(p.grad for p in model.parameters()).item())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
@@ -114,6 +185,7 @@ def measure(args: argparse.Namespace) -> dict:
         "first_step_s": times[0],
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
         "device_peak_gib": torch.cuda.max_memory_reserved() / 2**30 if cuda else None,
+        "first_grad_norm": norms[0],
         "losses": [round(loss, 4) for loss in losses],
         "path": repr(getattr(model, "automoe", "Transformers")),
     }
@@ -152,9 +224,10 @@ def main() -> None:
         return
     results = {side: run_side(side, sys.argv[1:]) for side in ("transformers", "automoe")}
     for side, result in results.items():
+        first = f"first loss {result['losses'][0]:.4f}, gradient norm {result['first_grad_norm']:.4f}"
         memory = f"{result['peak_gib']:.1f} GiB" if result["peak_gib"] else "-"
         speed = f"{result['tokens_per_s']:10.0f} tokens/s {result['ms_per_step']:9.1f} ms"
-        print(f"{side:13} {speed}  peak {memory}")
+        print(f"{side:13} {speed}  peak {memory}  {first}")
     ours, theirs = results["automoe"], results["transformers"]
     print(f"ratio {ours['tokens_per_s'] / theirs['tokens_per_s']:.2f}x", end="")
     print(f", memory {ours['peak_gib'] / theirs['peak_gib']:.0%}" if ours["peak_gib"] else "")
