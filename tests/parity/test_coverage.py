@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from automoe import AutoModelForCausalLM, FallbackWarning
-from oracle import assert_close, assert_on_engine, make_pair, packed, run, tokens
+from oracle import DEVICE, assert_close, assert_on_engine, make_pair, packed, run, tokens
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -175,12 +175,12 @@ def test_holes_in_the_mask_with_a_sliding_window_fall_back():
 @pytest.mark.filterwarnings("ignore")
 def test_autocast_to_another_dtype_falls_back_and_to_the_same_does_not():
     plain, ours = make_pair(QWEN)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         expected, found = plain(IDS, labels=IDS), ours(IDS, labels=IDS)
     assert "autocast to torch.bfloat16 is on" in repr(ours.automoe)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-2, atol=0)
     ours.bfloat16()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         inside = ours(IDS, labels=IDS)
     assert_on_engine(ours)
     assert torch.equal(inside.loss, ours(IDS, labels=IDS).loss)

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 import transformers
 from automoe import engine
-from oracle import FAMILIES, MIXTURES, assert_close, make_pair, tokens
+from oracle import DEVICE, FAMILIES, MIXTURES, assert_close, make_pair, tokens
 
 STEPS, RATE = 5, 3e-3
 
@@ -37,7 +37,7 @@ def trainer(tmp_path):
     write_document(tmp_path / "data", ids)
 
     def make(plain, **lora):
-        plain.cpu().save_pretrained(tmp_path / "model")
+        plain.save_pretrained(tmp_path / "model")
         config = {
             "train_data": str(tmp_path / "data"),
             "output_dir": str(tmp_path / "out"),
@@ -46,7 +46,7 @@ def trainer(tmp_path):
             "lr_scheduler_type": "constant",
             "max_length": 32,
         }
-        return engine.Trainer(tmp_path / "model", config, lora=lora), torch.tensor([ids])
+        return engine.Trainer(tmp_path / "model", config, device=DEVICE, lora=lora), torch.tensor([ids])
 
     return make
 
