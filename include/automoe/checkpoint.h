@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,7 @@ LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& n
 
 struct SaveOptions {
   int64_t max_shard_bytes = 50'000'000'000;  // Transformers' default, "50GB"
+  std::set<std::string> buffers = {};        // those of `parameters` that an index does not count
 };
 
 /// Writes `parameters` as safetensors into `folder` under their disk names, sharded, named and laid

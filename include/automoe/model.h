@@ -47,7 +47,7 @@ struct ForwardOptions {
 
 struct ModelOutput {
   at::Tensor loss;      // scalar fp32, defined iff labels were given
-  at::Tensor aux_loss;  // scalar fp32, iff router_logits and the model has experts
+  at::Tensor aux_loss;  // scalar fp32, iff router_logits and the model has a balance loss
   at::Tensor hidden;    // [B, S, H] after the final norm; zeros at padding
   at::Tensor logits;    // [B, S', V], iff asked for
   std::vector<at::Tensor> router_logits;  // per MoE layer [B*S, E]; zeros at padding
@@ -59,6 +59,8 @@ struct ParameterSpec {
   std::vector<int64_t> shape;
   bool is_norm = false;    // starts at 1 and takes no weight decay, like every 1-D parameter
   bool is_linear = false;  // weight of a linear layer, which LoRA may adapt
+  bool is_buffer = false;  // state that no gradient reaches and no optimizer changes; starts at 0
+  bool keep_fp32 = false;  // fp32 in a half-precision model too
 };
 
 namespace models {
@@ -68,8 +70,9 @@ namespace blocks {
 struct Adapter;
 }
 
-/// A causal language model and its parameters. Parameters are leaves that require gradients; a
-/// forward pass is differentiable with ordinary autograd. Cheap to move, not copyable.
+/// A causal language model and its parameters. Parameters, buffers excepted, are leaves that
+/// require gradients; a forward pass is differentiable with ordinary autograd. Cheap to move, not
+/// copyable.
 class CausalLM {
  public:
   /// Loads config.json and safetensors of a local Hugging Face folder. `dtype`: undefined optional
@@ -100,6 +103,7 @@ class CausalLM {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const NameMap& name_map() const;
   bool has_experts() const;
+  bool has_balance_loss() const;
   bool aux_loss_in_config() const;  // config.output_router_logits
   const std::string& config_json() const { return config_json_; }
 

@@ -121,7 +121,7 @@ def _argument_gaps(model: nn.Module, call: Call) -> Iterator[str]:
 
 
 def has_router(model: nn.Module) -> bool:
-    return hasattr(model.config, "router_aux_loss_coef")
+    return library.engine(model._automoe_config).has_experts
 
 
 def is_backbone(model: nn.Module) -> bool:
@@ -129,9 +129,13 @@ def is_backbone(model: nn.Module) -> bool:
 
 
 def named_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    """By their names in the whole model, which are the engine's."""
+    """By their names in the whole model, which are the engine's, and the buffers that the engine takes."""
     prefix = f"{model.base_model_prefix}." if is_backbone(model) else ""
-    return {f"{prefix}{name}": parameter for name, parameter in model.named_parameters()}
+    parameters = {f"{prefix}{name}": parameter for name, parameter in model.named_parameters()}
+    if buffers := library.engine(model._automoe_config).buffer_names:
+        named = ((f"{prefix}{name}", buffer) for name, buffer in model.named_buffers())
+        parameters |= {name: buffer for name, buffer in named if name in buffers}
+    return parameters
 
 
 def _fits_positions(positions: torch.Tensor, ids: torch.Tensor) -> bool:
@@ -175,7 +179,8 @@ def checkpoints_layers(model: nn.Module) -> bool:
 
 def _parameter_gaps(model: nn.Module, call: Call) -> Iterator[str]:
     parameters = named_parameters(model)
-    expected = set(library.engine(model._automoe_config).parameter_names)
+    engine = library.engine(model._automoe_config)
+    expected = set(engine.parameter_names)
     if is_backbone(model):
         expected.discard("lm_head.weight")
     if differing := sorted(parameters.keys() ^ expected):
@@ -186,7 +191,8 @@ def _parameter_gaps(model: nn.Module, call: Call) -> Iterator[str]:
         if type(parameter) not in (nn.Parameter, torch.Tensor):
             yield f"the parameter {name} is a {type(parameter).__name__}"
             return
-        if parameter.dtype != first.dtype or parameter.device != first.device:
+        fits = parameter.dtype in (first.dtype, torch.float32 if name in engine.fp32_names else None)
+        if not fits or parameter.device != first.device:
             yield f"parameters differ in dtype or device: {name} is {parameter.dtype} on {parameter.device}"
             return
     if first.dtype not in _DTYPES or first.device.type not in ("cpu", "cuda"):

@@ -44,7 +44,11 @@ class Engine:
     def __init__(self, config_json: str):
         ops()
         self._model = torch.classes.automoe.Model(config_json)
-        self.parameter_names: list[str] = self._model.parameter_names()
+        self.has_experts: bool = self._model.has_experts()
+        specs = json.loads(self._model.parameters())
+        self.parameter_names: list[str] = [spec["name"] for spec in specs]
+        self.buffer_names = frozenset(spec["name"] for spec in specs if spec["is_buffer"])
+        self.fp32_names = frozenset(spec["name"] for spec in specs if spec["keep_fp32"])
 
     def forward(
         self,

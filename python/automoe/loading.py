@@ -13,6 +13,7 @@ from transformers.core_model_loading import (
     WeightConverter,
     WeightRenaming,
     WeightTransform,
+    build_glob_alternation,
     rename_source_key,
 )
 
@@ -28,7 +29,6 @@ def loads_natively(model: nn.Module, files: list[str] | None, load_config: Any) 
         and files
         and not load_config.is_quantized
         and not load_config.ignore_mismatched_sizes
-        and not load_config.dtype_plan
         and load_config.device_mesh is None
         and _one_device(load_config.device_map) is not None
         and all(parameter.is_meta for parameter in model.parameters())
@@ -57,8 +57,9 @@ def load(model: nn.Module, files: list[str], load_config: Any) -> set[str]:
     names = library.engine(model._automoe_config).parameter_names
     tensors = []
     for name in names:
-        meta = model.get_parameter(name)
-        tensors.append(_place(model, name, torch.empty(meta.shape, dtype=meta.dtype, device=device)))
+        meta = _tensor_of(model, name)
+        dtype = _planned_dtype(name, load_config.dtype_plan) or meta.dtype
+        tensors.append(_place(model, name, torch.empty(meta.shape, dtype=dtype, device=device)))
     library.load_checkpoint(folder, model._automoe_config, names, tensors)
 
     file_of = {name: file for file in files for name in _names_in(file)}
@@ -67,7 +68,7 @@ def load(model: nn.Module, files: list[str], load_config: Any) -> set[str]:
     for name in tied & set(file_of):
         # The file holds the tied head too. Transformers ties only if the two are equal, so it must see both.
         with safe_open(file_of[name], framework="pt") as file:
-            _place(model, name, file.get_tensor(name).to(device, model.get_parameter(name).dtype))
+            _place(model, name, file.get_tensor(name).to(device, _tensor_of(model, name).dtype))
         tied.discard(name)
     return tied
 
@@ -86,10 +87,26 @@ def _used(conversions: list[WeightTransform], names: Iterable[str]) -> list[Weig
     return [conversion for conversion in conversions if conversion.was_used()]
 
 
+def _planned_dtype(name: str, plan: dict[str, torch.dtype] | None) -> torch.dtype | None:
+    """What Transformers keeps in another dtype than the model's, such as a router in fp32."""
+    if not plan:
+        return None
+    alternation, pattern_of, _ = build_glob_alternation(list(plan))
+    match = alternation.search(name)
+    return plan[pattern_of[match.lastgroup]] if match else None
+
+
+def _tensor_of(model: nn.Module, name: str) -> torch.Tensor:
+    """The parameter or buffer of this name."""
+    module_name, _, leaf = name.rpartition(".")
+    return getattr(model.get_submodule(module_name), leaf)
+
+
 def _place(model: nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
     module_name, _, leaf = name.rpartition(".")
     module = model.get_submodule(module_name)
-    parameter = nn.Parameter(tensor, requires_grad=module._parameters[leaf].requires_grad)
-    parameter._is_hf_initialized = True  # Transformers draws random numbers for whatever lacks this mark
-    setattr(module, leaf, parameter)
-    return parameter.data
+    if leaf in module._parameters:
+        tensor = nn.Parameter(tensor, requires_grad=module._parameters[leaf].requires_grad)
+    tensor._is_hf_initialized = True  # Transformers draws random numbers for whatever lacks this mark
+    setattr(module, leaf, tensor)
+    return tensor.data

@@ -93,7 +93,7 @@ class EngineModel(_OnEngine):
         if not is_main_process or target.is_file() or kwargs.get("distributed_checkpoint"):
             hugging_face(save_directory, is_main_process=is_main_process, **kwargs)
         elif saving.saves_natively(self, kwargs):
-            names, tensors = zip(*self.named_parameters(), strict=True)
+            names, tensors = zip(*coverage.named_parameters(self).items(), strict=True)
             limit = saving.bytes_of(kwargs.pop("max_shard_size", "50GB"))
             saving.save(
                 target,

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightTransform
 
-from automoe import library
+from automoe import coverage, library
 
 _SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}\.safetensors")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -32,16 +33,18 @@ def bytes_of(size: int | str) -> int:
 
 def saves_natively(model: nn.Module, arguments: dict[str, Any]) -> bool:
     """Whether the engine writes the very files that Transformers would."""
-    parameters = dict(model.named_parameters())
+    if model._automoe_config is None:
+        return False
+    parameters = coverage.named_parameters(model)
     return (
-        model._automoe_config is not None
-        and set(arguments) <= {"max_shard_size", "save_peft_format", "save_original_format", "token"}
+        set(arguments) <= {"max_shard_size", "save_peft_format", "save_original_format", "token"}
         and arguments.get("save_original_format", True)
         and not getattr(model, "_hf_peft_config_loaded", False)
         and getattr(model, "hf_quantizer", None) is None
         and _disk_names_are_published(model)
         and set(parameters) == set(library.engine(model._automoe_config).parameter_names)
-        and all(type(p) is nn.Parameter and p.device.type in ("cpu", "cuda") for p in parameters.values())
+        and all(type(p) in (nn.Parameter, torch.Tensor) for p in parameters.values())
+        and all(p.device.type in ("cpu", "cuda") for p in parameters.values())
     )
 
 

@@ -35,10 +35,12 @@ std::string load(const std::string& folder, const std::string& config_json,
 void save(const std::string& folder, const std::string& config_json,
           const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
           int64_t max_shard_bytes) {
-  const models::Family& family = models::family_of(parse_json(config_json, "the model's config"));
+  const Json config = parse_json(config_json, "the model's config");
+  const models::Family& family = models::family_of(config);
   const at::NoGradGuard no_grad;
-  save_checkpoint(folder, family.names, named(names, tensors),
-                  {.max_shard_bytes = max_shard_bytes});
+  save_checkpoint(
+      folder, family.names, named(names, tensors),
+      {.max_shard_bytes = max_shard_bytes, .buffers = models::buffers_of(*family.create(config))});
 }
 
 TORCH_LIBRARY_FRAGMENT(automoe, m) {

@@ -44,11 +44,15 @@ class Model : public torch::CustomClassHolder {
     model_ = models::family_of(config).create(config);
   }
 
-  std::vector<std::string> parameter_names() const {
-    std::vector<std::string> names;
-    for (const ParameterSpec& spec : model_->specs()) names.push_back(spec.name);
-    return names;
+  // JSON: name, is_buffer and keep_fp32 of each parameter, in the order that forward() takes them.
+  std::string parameters() const {
+    Json specs = Json::array();
+    for (const ParameterSpec& spec : model_->specs())
+      specs.push_back(
+          {{"name", spec.name}, {"is_buffer", spec.is_buffer}, {"keep_fp32", spec.keep_fp32}});
+    return specs.dump();
   }
+  bool has_experts() const { return model_->has_experts(); }
 
   // Keys of `tensors`: input_ids, and optionally attention_mask, position_ids, labels,
   // num_items_in_batch, logits_to_keep. Of `flags`: logits, router_logits, routing_counts.
@@ -75,7 +79,8 @@ class Model : public torch::CustomClassHolder {
 TORCH_LIBRARY_FRAGMENT(automoe, m) {
   m.class_<Model>("Model")
       .def(torch::init<std::string>())
-      .def("parameter_names", &Model::parameter_names)
+      .def("parameters", &Model::parameters)
+      .def("has_experts", &Model::has_experts)
       .def("forward", &Model::forward);
   m.def("native_architectures", []() { return models::families().names(); });
   m.def("tiny_config", [](const std::string& architecture) {

@@ -42,6 +42,10 @@ at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Ten
                           {kernels::activation_kind(activation), alpha, limit});
 }
 
+at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  return kernels::apply_rope(x, cos, sin);
+}
+
 TORCH_LIBRARY_FRAGMENT(automoe, m) {
   m.def(
       "adamw_(Tensor(a!) parameter, Tensor(b!)? master, Tensor(c!) exp_avg, Tensor(d!) exp_avg_sq, "
@@ -50,7 +54,7 @@ TORCH_LIBRARY_FRAGMENT(automoe, m) {
       adamw);
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", kernels::rms_norm);
   m.def("silu_mul(Tensor gate, Tensor up) -> Tensor", kernels::silu_mul);
-  m.def("apply_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", kernels::apply_rope);
+  m.def("apply_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", apply_rope);
   m.def(
       "experts(Tensor x, Tensor indices, Tensor weights, Tensor up, Tensor down, "
       "Tensor? up_bias=None, Tensor? down_bias=None, str activation='silu_mul', "

@@ -15,8 +15,12 @@ class GatedMlp : public Block {
   };
   GatedMlp(ParamScope scope, const Options& options);
   BlockOutput forward(const Context& context, const RmsNorm& norm, const Tensor& x) const override;
+  /// Of a tensor that is normed already: [T, H] -> [T, H].
+  Tensor forward(const Context& context, const Tensor& normed) const;
 
  private:
+  Tensor down(const Context& context, const Tensors& gate_up) const;
+
   Linear gate_proj_, up_proj_;  // [I, H]
   Linear down_proj_;            // [H, I]
 };

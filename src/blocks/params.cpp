@@ -3,14 +3,17 @@
 namespace automoe::blocks {
 
 ParamId ParamScope::declare(const std::string& name, std::vector<int64_t> shape, bool is_norm) {
-  specs_->push_back({prefix_ + name, std::move(shape), is_norm});
+  return declare({.name = name, .shape = std::move(shape), .is_norm = is_norm});
+}
+
+ParamId ParamScope::declare(ParameterSpec spec) {
+  spec.name = prefix_ + spec.name;
+  specs_->push_back(std::move(spec));
   return count() - 1;
 }
 
 ParamId ParamScope::declare_linear(int64_t in, int64_t out) {
-  const ParamId id = declare("weight", {out, in});
-  specs_->back().is_linear = true;
-  return id;
+  return declare({.name = "weight", .shape = {out, in}, .is_linear = true});
 }
 
 const Adapter* Params::adapter_of(ParamId weight) const {

@@ -27,6 +27,7 @@ class ParamScope {
   ParamScope child(const std::string& name) const { return {*specs_, prefix_ + name + "."}; }
   ParamId declare(const std::string& name, std::vector<int64_t> shape, bool is_norm = false);
   ParamId declare_linear(int64_t in, int64_t out);  // "weight" [out, in]
+  ParamId declare(ParameterSpec spec);              // its name within this scope
   int64_t count() const { return static_cast<int64_t>(specs_->size()); }
 
  private:

@@ -22,16 +22,20 @@ int64_t rotated_width(const Json& rope, int64_t head_dim) {
   return static_cast<int64_t>(head_dim * value_or<double>(rope, "partial_rotary_factor", 1.0));
 }
 
+// How much YaRN sharpens attention for a stretch.
+double sharpness(double stretch, double mscale) {
+  return stretch <= 1 ? 1.0 : 0.1 * mscale * std::log(stretch) + 1.0;
+}
+
 // Peng et al. 2023 (arXiv 2309.00071).
 Frequencies yarn(const Json& rope, double theta, int64_t width, int64_t max_positions) {
   const double original = require<double>(rope, "original_max_position_embeddings");
   const double factor = value_or<double>(rope, "factor", max_positions / original);
-  const auto scale = [](double s, double m) { return s <= 1 ? 1.0 : 0.1 * m * std::log(s) + 1.0; };
   const double mscale = value_or<double>(rope, "mscale", 0),
                all_dim = value_or<double>(rope, "mscale_all_dim", 0);
   const double inferred = mscale != 0 && all_dim != 0
-                              ? scale(factor, mscale) / scale(factor, all_dim)
-                              : scale(factor, 1);
+                              ? sharpness(factor, mscale) / sharpness(factor, all_dim)
+                              : sharpness(factor, 1);
   const auto correction = [&](double rotations) {
     return width * std::log(original / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
   };
@@ -134,6 +138,13 @@ RopeTables Rope::tables(const Tensor& positions, at::ScalarType dtype) const {
   const Tensor angles =
       positions.to(at::kFloat).unsqueeze(1) * inverse.to(positions.device()).unsqueeze(0);
   return {(angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)};
+}
+
+double softmax_factor(const Json& rope) {
+  const double mscale = value_or<double>(rope, "mscale_all_dim", 0);
+  if (value_or<std::string>(rope, "rope_type", "default") == "default" || mscale == 0) return 1;
+  const double one_side = sharpness(require<double>(rope, "factor"), mscale);
+  return one_side * one_side;
 }
 
 Json rope_parameters(const Json& config, double default_theta) {

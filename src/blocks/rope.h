@@ -24,6 +24,10 @@ class Rope {
   double attention_factor_ = 1;
 };
 
+/// What DeepSeek multiplies the softmax scale by: (0.1 mscale_all_dim ln(factor) + 1)^2 where
+/// `rope` stretches and has that key, else 1.
+double softmax_factor(const Json& rope);
+
 /// v5's rope_parameters from a config in v4 or v5 spelling (rope_theta, rope_scaling, "type",
 /// partial_rotary_factor, original_max_position_embeddings at the top level).
 Json rope_parameters(const Json& config, double default_theta);

@@ -70,6 +70,19 @@ TEST(Rope, ConfigsInTheOldSpellingReadTheSame) {
   EXPECT_EQ(rope_parameters(Json::object(), 1e6)["rope_theta"].get<double>(), 1e6);
 }
 
+TEST(SoftmaxFactor, IsThatOfDeepSeekV3AndKimiK2) {
+  const Json deepseek = {{"rope_type", "yarn"}, {"factor", 40.0}, {"mscale_all_dim", 1.0}};
+  EXPECT_NEAR(softmax_factor(deepseek) / std::sqrt(192.0), 0.1352338, 1e-7);
+  const Json kimi = {{"rope_type", "yarn"}, {"factor", 64.0}, {"mscale_all_dim", 1.0}};
+  EXPECT_NEAR(softmax_factor(kimi) / std::sqrt(192.0), 0.144680, 1e-6);
+}
+
+TEST(SoftmaxFactor, IsOneWithoutStretchOrKey) {
+  EXPECT_EQ(softmax_factor({{"rope_type", "default"}, {"mscale_all_dim", 1.0}}), 1);
+  EXPECT_EQ(softmax_factor({{"rope_type", "yarn"}, {"factor", 40.0}, {"mscale", 1.0}}), 1);
+  EXPECT_EQ(softmax_factor({{"rope_type", "yarn"}, {"factor", 0.5}, {"mscale_all_dim", 1.0}}), 1);
+}
+
 TEST(Rope, UnknownTypesAreNamed) {
   EXPECT_THROW(Rope({{"rope_type", "spiral"}, {"rope_theta", 1.0}}, 8, 16), ValueError);
 }

@@ -49,4 +49,11 @@ Json read_json(const std::filesystem::path& path) {
   return parse_json(std::string(std::istreambuf_iterator<char>(in), {}), path.string());
 }
 
+Json with_defaults(const Json& json, const Json& defaults) {
+  Json all = defaults;
+  for (const auto& [key, value] : json.items())
+    if (!value.is_null()) all[key] = value;
+  return all;
+}
+
 }  // namespace automoe

@@ -37,4 +37,7 @@ T value_or(const Json& json, const std::string& key, T fallback) {
   return require<T>(json, key);
 }
 
+/// `json` over `defaults`; a null counts as absent.
+Json with_defaults(const Json& json, const Json& defaults);
+
 }  // namespace automoe

@@ -138,7 +138,8 @@ void save_checkpoint(const std::filesystem::path& folder, const NameMap& names,
   const std::vector<hub::Block> blocks = hub::blocks_of(names, parameters);
   const std::vector<hub::Shard> shards = hub::shards_of(blocks, options.max_shard_bytes);
   int64_t total_parameters = 0, total_bytes = 0;
-  for (const NamedTensor& parameter : parameters) total_parameters += parameter.tensor.numel();
+  for (const NamedTensor& parameter : parameters)
+    if (!options.buffers.contains(parameter.name)) total_parameters += parameter.tensor.numel();
   for (const hub::Block& block : blocks) total_bytes += int64_t(hub::bytes_of(block));
 
   AUTOMOE_CHECK_VALUE(!std::filesystem::is_regular_file(folder), "[checkpoint] cannot save into ",

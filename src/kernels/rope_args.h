@@ -12,6 +12,8 @@ struct RopeArgs {
   void* y;  // [tokens, heads, dim] contiguous
   int64_t tokens, heads, dim, half;
   int64_t token_stride, head_stride;  // of x
+  int64_t first;                      // elements of a head before the rotated ones
+  bool pairs;                         // 2i turns with 2i + 1; else i with i + half
   bool inverse;                       // rotate by the negative angle
   DType dtype;
 };

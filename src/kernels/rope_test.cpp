@@ -8,22 +8,27 @@ namespace {
 
 using at::Tensor;
 
-// As Transformers writes it: x cos + rotate_half(x) sin on the first d elements. cos, sin [T, d/2].
-TensorFunction formula(const Tensor& cos, const Tensor& sin) {
+// As Transformers writes it: x cos + rotate_half(x) sin, on d elements from `first`; pairs are
+// sorted into halves and back. cos, sin [T, d/2].
+TensorFunction formula(const Tensor& cos, const Tensor& sin, const RopeOptions& options = {}) {
   return [=](const Tensors& in) {
     const Tensor& x = in[0];
-    const int64_t rotated = 2 * cos.size(1);
+    const int64_t half = cos.size(1), end = options.first + 2 * half;
     const Tensor c = at::cat({cos, cos}, -1).unsqueeze(1).to(x.scalar_type());
     const Tensor s = at::cat({sin, sin}, -1).unsqueeze(1).to(x.scalar_type());
-    const Tensor turning = x.slice(-1, 0, rotated);
+    const auto reordered = [&](const Tensor& t, int64_t rows, int64_t columns) {
+      return options.pairs ? t.unflatten(-1, {rows, columns}).transpose(-1, -2).flatten(-2) : t;
+    };
+    const Tensor turning = reordered(x.slice(-1, options.first, end), half, 2);
     const auto halves = turning.chunk(2, -1);
     const Tensor turned = turning * c + at::cat({-halves[1], halves[0]}, -1) * s;
-    return at::cat({turned, x.slice(-1, rotated)}, -1);
+    return at::cat({x.slice(-1, 0, options.first), reordered(turned, 2, half), x.slice(-1, end)},
+                   -1);
   };
 }
 
-TensorFunction actual(const Tensor& cos, const Tensor& sin) {
-  return [=](const Tensors& in) { return apply_rope(in[0], cos, sin); };
+TensorFunction actual(const Tensor& cos, const Tensor& sin, const RopeOptions& options = {}) {
+  return [=](const Tensors& in) { return apply_rope(in[0], cos, sin, options); };
 }
 
 struct Table {
@@ -39,19 +44,24 @@ Table table(int64_t tokens, int64_t half, at::Device device, at::ScalarType dtyp
 
 TEST(Rope, ValueAndGradientMatchTheFormula) {
   struct Case {
-    int64_t tokens, heads, dim, half;
+    int64_t tokens, heads, dim, half, first = 0;
   };
   for (const at::Device device : test_devices())
     for (const Case& c :
          {Case{1, 1, 2, 1}, Case{7, 3, 16, 8}, Case{130, 5, 64, 32}, Case{9, 2, 128, 16},
-          Case{11, 4, 10, 3}, Case{5, 2, 7, 3}, Case{33, 9, 128, 64}})
-      for (const at::ScalarType dtype : test_dtypes(device)) {
-        SCOPED_TRACE(::testing::Message() << device << " T " << c.tokens << " heads " << c.heads
-                                          << " D " << c.dim << " d/2 " << c.half << " " << dtype);
-        const Table t = table(c.tokens, c.half, device, dtype);
-        expect_same_value_and_grads(actual(t.cos, t.sin), formula(t.cos, t.sin),
-                                    {random_tensor({c.tokens, c.heads, c.dim}, device, 1, dtype)});
-      }
+          Case{11, 4, 10, 3}, Case{5, 2, 7, 3}, Case{33, 9, 128, 64}, Case{17, 3, 192, 32, 128},
+          Case{6, 2, 40, 8, 16}, Case{5, 3, 11, 3, 4}})
+      for (const bool pairs : {false, true})
+        for (const at::ScalarType dtype : test_dtypes(device)) {
+          SCOPED_TRACE(::testing::Message() << device << " T " << c.tokens << " heads " << c.heads
+                                            << " D " << c.dim << " d/2 " << c.half << " from "
+                                            << c.first << " pairs " << pairs << " " << dtype);
+          const Table t = table(c.tokens, c.half, device, dtype);
+          const RopeOptions options{pairs, c.first};
+          expect_same_value_and_grads(
+              actual(t.cos, t.sin, options), formula(t.cos, t.sin, options),
+              {random_tensor({c.tokens, c.heads, c.dim}, device, 1, dtype)});
+        }
 }
 
 TEST(Rope, HalfPrecisionIsAsExactAsTheFormula) {
@@ -113,6 +123,7 @@ TEST(Rope, RefusesTablesOfAnotherLengthOrWidth) {
   EXPECT_THROW(apply_rope(x, at::zeros({4, 4}), at::zeros({4, 4})), ValueError);
   EXPECT_THROW(apply_rope(x, at::zeros({5, 5}), at::zeros({5, 5})), ValueError);
   EXPECT_THROW(apply_rope(x, at::zeros({5, 4}), at::zeros({5, 3})), ValueError);
+  EXPECT_THROW(apply_rope(x, at::zeros({5, 3}), at::zeros({5, 3}), {.first = 3}), ValueError);
 }
 
 }  // namespace

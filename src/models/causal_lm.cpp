@@ -40,14 +40,19 @@ std::string dtype_name(at::ScalarType dtype) {
 std::vector<NamedTensor> allocate(const std::vector<ParameterSpec>& specs, at::ScalarType dtype,
                                   at::Device device) {
   std::vector<NamedTensor> parameters;
-  for (const ParameterSpec& spec : specs)
-    parameters.push_back(
-        {spec.name, at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device))});
+  const bool half = dtype == at::kBFloat16 || dtype == at::kHalf;
+  for (const ParameterSpec& spec : specs) {
+    const auto options =
+        at::TensorOptions(device).dtype(spec.keep_fp32 && half ? at::kFloat : dtype);
+    parameters.push_back({spec.name, at::empty(spec.shape, options)});
+  }
   return parameters;
 }
 
-void require_gradients(std::vector<NamedTensor>& parameters) {
-  for (NamedTensor& parameter : parameters) parameter.tensor.requires_grad_(true);
+void require_gradients(const std::vector<ParameterSpec>& specs,
+                       std::vector<NamedTensor>& parameters) {
+  for (size_t i = 0; i < specs.size(); ++i)
+    parameters[i].tensor.requires_grad_(!specs[i].is_buffer);
 }
 
 }  // namespace
@@ -76,7 +81,7 @@ CausalLM CausalLM::from_pretrained(const fs::path& folder, std::optional<at::Sca
   out.parameters_ = allocate(out.specs_, dtype.value_or(dtype_in(config)), device);
   load_checkpoint(folder, family.names, out.parameters_,
                   {.ignore = models::ignored_on_disk(family, *out.model_)});
-  require_gradients(out.parameters_);
+  require_gradients(out.specs_, out.parameters_);
   return out;
 }
 
@@ -97,7 +102,7 @@ CausalLM CausalLM::from_config(const std::string& config_json, uint64_t seed, at
     else
       tensor.copy_(at::empty(spec.shape, at::kFloat).normal_(0, std, generator));
   }
-  require_gradients(out.parameters_);
+  require_gradients(out.specs_, out.parameters_);
   return out;
 }
 
@@ -120,7 +125,7 @@ void CausalLM::add_adapter(const LoraConfig& config, uint64_t seed) {
     tensors[i].tensor.copy_(at::empty(shape, at::kFloat).uniform_(-bound, bound, generator));
     tensors[i + 1].tensor.zero_();
   }
-  require_gradients(tensors);
+  require_gradients(plan.specs, tensors);
   parameters_.insert(parameters_.end(), tensors.begin(), tensors.end());
   specs_.insert(specs_.end(), plan.specs.begin(), plan.specs.end());
   adapters_ = std::make_shared<const blocks::Adapters>(std::move(plan.adapters));
@@ -140,10 +145,11 @@ void CausalLM::merge_adapter() {
   specs_ = model_->specs();
   adapters_.reset();
   adapter_.reset();
-  require_gradients(parameters_);
+  require_gradients(specs_, parameters_);
 }
 
 bool CausalLM::has_experts() const { return model_->has_experts(); }
+bool CausalLM::has_balance_loss() const { return model_->has_balance_loss(); }
 
 const NameMap& CausalLM::name_map() const {
   return models::family_of(parse_json(config_json_, "config")).names;
@@ -179,7 +185,9 @@ void CausalLM::save_pretrained(const fs::path& folder, const SaveOptions& option
   Json config = parse_json(config_json_, "config");
   config.erase("torch_dtype");
   config["dtype"] = dtype_name(parameters_.front().tensor.scalar_type());
-  save_checkpoint(folder, name_map(), parameters_, options);
+  SaveOptions with_buffers = options;
+  with_buffers.buffers = models::buffers_of(*model_);
+  save_checkpoint(folder, name_map(), parameters_, with_buffers);
   if (!source_.empty()) hub::copy_companions(source_, folder);
   fs::remove(folder / kAdapterConfig);  // or readers would add an older adapter to these weights
   fs::remove(folder / kAdapterWeights);

@@ -25,9 +25,7 @@ Tensor keep_positions(const Tensor& hidden, const Tensor& logits_to_keep) {
 }  // namespace
 
 DecoderConfig DecoderConfig::read(const Json& json, const Json& defaults) {
-  Json all = defaults;
-  for (const auto& [key, value] : json.items())
-    if (!value.is_null()) all[key] = value;
+  const Json all = with_defaults(json, defaults);
   DecoderConfig config;
   const auto integer = [&](const char* key) { return require<int64_t>(all, key); };
   config.vocab_size = integer("vocab_size");
@@ -99,6 +97,13 @@ Json tiny_config(const std::string& architecture, const std::string& model_type,
                  {"max_position_embeddings", 128}};
   config.update(extra);
   return config;
+}
+
+NameMap separate_experts() {
+  return {{"model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight",
+           "model.layers.{layer}.mlp.experts.gate_up_proj"},
+          {"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
+           "model.layers.{layer}.mlp.experts.down_proj"}};
 }
 
 int64_t layer_window(const Json& json, int64_t layer) {
@@ -195,7 +200,8 @@ ModelOutput Decoder::forward(const Params& params, const Batch& batch,
   if (options.logits && config_.fp32_logits) out.logits = out.logits.to(at::kFloat);
   if (!counts.empty()) out.routing_counts = at::stack(counts);
   if (options.router_logits && !router_logits.empty()) {
-    out.aux_loss = moe::load_balancing_loss(router_logits, config_.num_experts_per_tok);
+    if (config_.balance_loss)
+      out.aux_loss = moe::load_balancing_loss(router_logits, config_.num_experts_per_tok);
     for (const Tensor& logits : router_logits)
       out.router_logits.push_back(sequences.pad(logits).flatten(0, 1));
   }

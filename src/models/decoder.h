@@ -25,7 +25,8 @@ struct DecoderConfig {  // keys as in config.json
   double rms_norm_eps;
   bool tie_word_embeddings;
   int64_t max_position_embeddings;
-  Json rope_parameters;  // null: no rotary tables
+  Json rope_parameters;      // null: no rotary tables
+  bool balance_loss = true;  // where there are experts
   double router_aux_loss_coef;
   int64_t num_experts_per_tok;  // 0: no experts
 
@@ -50,6 +51,9 @@ struct DecoderConfig {  // keys as in config.json
 Json tiny_config(const std::string& architecture, const std::string& model_type,
                  const Json& extra = Json::object());
 
+/// Experts one by one on disk, gate_proj and up_proj apart, as most families have them.
+NameMap separate_experts();
+
 /// Sliding window of layer i, 0 for none, as Qwen2 and Qwen3 configs say it: layer_types, or
 /// use_sliding_window and max_window_layers.
 int64_t layer_window(const Json& json, int64_t layer);
@@ -60,6 +64,7 @@ class Decoder : public Model {
   ModelOutput forward(const blocks::Params& params, const Batch& batch,
                       const ForwardOptions& options) const override;
   bool has_experts() const override { return config_.num_experts_per_tok > 0; }
+  bool has_balance_loss() const override { return has_experts() && config_.balance_loss; }
 
  private:
   struct Layer {

@@ -29,7 +29,8 @@ void for_each_family(F&& f) {
 
 std::vector<Tensor> gradients(const CausalLM& model, const Tensor& loss) {
   std::vector<Tensor> leaves;
-  for (const NamedTensor& parameter : model.parameters()) leaves.push_back(parameter.tensor);
+  for (const NamedTensor& parameter : model.parameters())
+    if (parameter.tensor.requires_grad()) leaves.push_back(parameter.tensor);
   return torch::autograd::grad({loss}, leaves, {}, /*retain_graph=*/false, /*create_graph=*/false,
                                /*allow_unused=*/true);
 }
@@ -121,6 +122,18 @@ TEST(EveryFamily, RoutingCountsAreTokensTimesTopKInEveryMoeLayer) {
         model.forward({.input_ids = random_ids(2, 7, 8)}, {.routing_counts = true});
     const int64_t expected = 14 * config.at("num_experts_per_tok").get<int64_t>();
     EXPECT_TRUE(out.routing_counts.sum(1).eq(expected).all().item<bool>());
+  });
+}
+
+TEST(EveryFamily, BuffersTakeNoGradientAndWhatStaysFp32DoesSoInBf16) {
+  for_each_family([](const Json& config, const CausalLM&) {
+    const CausalLM half = CausalLM::from_config(config.dump(), /*seed=*/3, at::kBFloat16);
+    for (size_t i = 0; i < half.specs().size(); ++i) {
+      const ParameterSpec& spec = half.specs()[i];
+      const Tensor& tensor = half.parameters()[i].tensor;
+      EXPECT_EQ(tensor.requires_grad(), !spec.is_buffer) << spec.name;
+      EXPECT_EQ(tensor.scalar_type(), spec.keep_fp32 ? at::kFloat : at::kBFloat16) << spec.name;
+    }
   });
 }
 

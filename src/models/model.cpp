@@ -25,4 +25,11 @@ std::vector<std::string> ignored_on_disk(const Family& family, const Model& mode
   return ignored;
 }
 
+std::set<std::string> buffers_of(const Model& model) {
+  std::set<std::string> names;
+  for (const ParameterSpec& spec : model.specs())
+    if (spec.is_buffer) names.insert(spec.name);
+  return names;
+}
+
 }  // namespace automoe::models

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ class Model {
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   virtual bool has_experts() const = 0;
+  virtual bool has_balance_loss() const { return has_experts(); }
 
  protected:
   std::vector<ParameterSpec> specs_;
@@ -47,6 +49,9 @@ std::string architecture_of(const Json& config);
 /// What `family` lets stay unused on disk; a redundant head too where the model ties it to the
 /// embedding.
 std::vector<std::string> ignored_on_disk(const Family& family, const Model& model);
+
+/// Names of the parameters that are buffers.
+std::set<std::string> buffers_of(const Model& model);
 
 #define AUTOMOE_REGISTER_MODEL(architecture, ...) \
   static const bool automoe_registered_model =    \

@@ -18,13 +18,6 @@ const Json kTiny = tiny_config("Qwen3MoeForCausalLM", "qwen3_moe",
                                 {"moe_intermediate_size", 16},
                                 {"norm_topk_prob", true}});
 
-const NameMap kNames = {
-    {"model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight",
-     "model.layers.{layer}.mlp.experts.gate_up_proj"},
-    {"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
-     "model.layers.{layer}.mlp.experts.down_proj"},
-};
-
 // Which layers have experts: those not in mlp_only_layers, every decoder_sparse_step-th.
 struct Sparsity {
   int64_t num_experts, moe_intermediate_size, decoder_sparse_step;
@@ -69,7 +62,7 @@ std::unique_ptr<Model> create(const Json& json) {
   return std::make_unique<Decoder>(config, config.layers([&](int64_t) { return attention; }, mlp));
 }
 
-AUTOMOE_REGISTER_MODEL("Qwen3MoeForCausalLM", {create, kNames, {}, kTiny});
+AUTOMOE_REGISTER_MODEL("Qwen3MoeForCausalLM", {create, separate_experts(), {}, kTiny});
 
 }  // namespace
 }  // namespace automoe::models

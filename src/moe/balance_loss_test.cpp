@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "automoe/error.h"
 #include "kernels/testing.h"
 #include "moe/router.h"
 
@@ -42,24 +41,6 @@ TEST(BalanceLoss, PushesThePopularExpertDown) {
   load_balancing_loss({logits}, 1).backward();
   EXPECT_GT(logits.grad().select(1, 2).min().item<double>(), 0);
   EXPECT_LT(logits.grad().select(1, 0).max().item<double>(), 0);
-}
-
-TEST(Router, CountsSumToTokensTimesTopKAndRenormalisedWeightsToOne) {
-  std::vector<ParameterSpec> specs;
-  const SoftmaxRouter router(
-      blocks::ParamScope(specs, ""),
-      {.hidden = 6, .num_experts = 5, .top_k = 3, .normalize = true, .fp32_weights = false});
-  const blocks::Params params({random_tensor({5, 6}, at::kCPU, 3)});
-  const Routing routing = router.forward(params, random_tensor({11, 6}, at::kCPU, 4));
-  EXPECT_EQ(count_tokens(routing.indices, 5).sum().item<int64_t>(), 33);
-  EXPECT_LT((routing.weights.sum(1) - 1).abs().max().item<double>(), 1e-6);
-}
-
-TEST(Router, ImpossibleTopKIsNamed) {
-  std::vector<ParameterSpec> specs;
-  const SoftmaxRouter::Options options{
-      .hidden = 6, .num_experts = 4, .top_k = 5, .normalize = true, .fp32_weights = false};
-  EXPECT_THROW(SoftmaxRouter(blocks::ParamScope(specs, ""), options), ValueError);
 }
 
 }  // namespace

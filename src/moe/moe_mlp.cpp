@@ -29,6 +29,10 @@ MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options)
   if (!options.gate_first) experts_.emplace(scope.child("experts"), options);
   gate_ = options.router(scope.child(options.gate_name));
   if (options.gate_first) experts_.emplace(scope.child("experts"), options);
+  if (options.shared_width > 0)
+    shared_experts_.emplace(
+        scope.child("shared_experts"),
+        blocks::GatedMlp::Options{.hidden = options.hidden, .width = options.shared_width});
 }
 
 blocks::BlockOutput MoeMlp::forward(const blocks::Context& context, const blocks::RmsNorm& norm,
@@ -36,8 +40,9 @@ blocks::BlockOutput MoeMlp::forward(const blocks::Context& context, const blocks
   const blocks::Params& params = context.params;
   const Tensor normed = norm.forward(params, x);
   const Routing routing = gate_->forward(params, normed);
-  const Tensor y = kernels::experts(normed, routing.indices, routing.weights,
-                                    experts_->weights(params, transposed_), activation_);
+  Tensor y = kernels::experts(normed, routing.indices, routing.weights,
+                              experts_->weights(params, transposed_), activation_);
+  if (shared_experts_) y = y + shared_experts_->forward(context, normed);
   return {y, routing.logits, routing.indices};
 }
 

@@ -1,7 +1,9 @@
-// The sparse feed-forward part of a layer: router and experts.
+// The sparse feed-forward part of a layer: router, experts, experts that all tokens share.
 #pragma once
 
-#include "blocks/block.h"
+#include <optional>
+
+#include "blocks/mlp.h"
 #include "kernels/experts.h"
 #include "moe/router.h"
 
@@ -15,8 +17,9 @@ class MoeMlp : public blocks::Block {
     bool gate_first;  // declaration order only: gate before experts (Mixtral) or after
     std::string gate_name = "gate";
     kernels::Activation activation{};
-    bool biases = false;      // the experts' own
-    bool transposed = false;  // matrices are stored [E, in, out]
+    bool biases = false;       // the experts' own
+    bool transposed = false;   // matrices are stored [E, in, out]
+    int64_t shared_width = 0;  // of one MLP that every token takes as well; 0: none
   };
   MoeMlp(blocks::ParamScope scope, const Options& options);
   blocks::BlockOutput forward(const blocks::Context& context, const blocks::RmsNorm& norm,
@@ -33,6 +36,7 @@ class MoeMlp : public blocks::Block {
   bool transposed_;
   std::unique_ptr<Router> gate_;
   std::optional<Experts> experts_;
+  std::optional<blocks::GatedMlp> shared_experts_;
 };
 
 }  // namespace automoe::moe

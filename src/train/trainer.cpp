@@ -97,8 +97,8 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
           require<int64_t>(parse_json(model.config_json(), "the model's config"), "vocab_size")),
       step_options{
           .recompute = recompute_from(config.recompute),
-          .router_aux_loss =
-              model.has_experts() && config.router_aux_loss.value_or(model.aux_loss_in_config()),
+          .router_aux_loss = model.has_balance_loss() &&
+                             config.router_aux_loss.value_or(model.aux_loss_in_config()),
           .router_aux_loss_coef = value_or(parse_json(model.config_json(), "the model's config"),
                                            "router_aux_loss_coef", 0.001)},
       train_set(config.train_data, config),
@@ -120,8 +120,8 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
       settings(
           curve_settings(config, schedule, train_set.data, model, step_options.router_aux_loss)) {
   AUTOMOE_CHECK_VALUE(
-      model.has_experts() || !config.router_aux_loss.value_or(false),
-      "[train] router_aux_loss is true, but the model has no experts; leave it unset");
+      model.has_balance_loss() || !config.router_aux_loss.value_or(false),
+      "[train] router_aux_loss is true, but the model has no balance loss; leave it unset");
   AUTOMOE_CHECK_VALUE(config.optim != "adamw_bf16" ||
                           model.parameters().front().tensor.scalar_type() == at::kBFloat16,
                       "[train] optim = adamw_bf16 is for a bfloat16 model, this one is ",
@@ -146,8 +146,8 @@ void Trainer::State::announce() const {
     for (const NamedTensor& parameter : parameters) total += parameter.tensor.numel();
     return total;
   };
-  std::string balance = "no experts";
-  if (model.has_experts())
+  std::string balance = "no balance loss";
+  if (model.has_balance_loss())
     balance = step_options.router_aux_loss
                   ? text("balance loss on, coefficient ", step_options.router_aux_loss_coef)
                   : std::string("balance loss off");

@@ -10,7 +10,15 @@ import transformers
 from automoe import AutoModelForCausalLM, library
 
 FAMILIES = sorted(library.native_architectures())
-MIXTURES = ["MixtralForCausalLM", "Qwen3MoeForCausalLM"]
+# How a config asks for n experts.
+EXPERTS = {
+    "DeepseekV3ForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
+    "MixtralForCausalLM": lambda n: {"num_local_experts": n},
+    "Qwen3MoeForCausalLM": lambda n: {"num_experts": n},
+}
+MIXTURES = sorted(EXPERTS)
+BALANCED = sorted(set(MIXTURES) - {"DeepseekV3ForCausalLM"})  # those with a balance loss
+LATENT = ["DeepseekV3ForCausalLM"]  # latent attention: no head_dim, no grouped queries
 TOLERANCE = 1e-5  # of the norm of the reference, in fp32
 VOCAB = 64
 DEVICE = os.environ.get("AUTOMOE_TEST_DEVICE", "cpu")
@@ -25,7 +33,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     """Weights that make every part matter; the usual start has near-zero attention scores."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in model.state_dict(keep_vars=True).items():
             noise = torch.randn(parameter.shape, generator=generator, device="cpu")
             if "norm" in name:
                 parameter.copy_(1 + 0.2 * noise)
@@ -63,6 +71,11 @@ def run(model: torch.nn.Module, **inputs: Any) -> Result:
         output.loss.backward()
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     return Result(output, grads)
+
+
+def with_heads_of(family: str, width: int) -> dict[str, int]:
+    """The config's keys for heads whose rotated part is this wide."""
+    return {"qk_rope_head_dim" if family in LATENT else "head_dim": width}
 
 
 def norm(x: torch.Tensor) -> float:

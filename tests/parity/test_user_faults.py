@@ -3,9 +3,9 @@
 import pytest
 import torch
 from oracle import (
+    BALANCED,
     DEVICE,
     FAMILIES,
-    MIXTURES,
     assert_close,
     assert_on_engine,
     make_pair,
@@ -28,7 +28,7 @@ def test_n1_renormalisation_changes_the_logits_and_follows_the_config():
     assert not torch.allclose(on(ids).logits, off(ids).logits, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("family", BALANCED)
 def test_n2_the_balance_loss_is_on_with_its_coefficient_or_absent(family):
     _, ours = make_pair(family, router_aux_loss_coef=0.01)
     batch = padded("left")
@@ -37,13 +37,13 @@ def test_n2_the_balance_loss_is_on_with_its_coefficient_or_absent(family):
     assert off.aux_loss is None and off.router_logits is None
 
 
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("family", BALANCED)
 def test_n2_asked_for_in_the_config_it_needs_no_other_flag(family):
     _, ours = make_pair(family, output_router_logits=True)
     assert ours(**packed()).aux_loss is not None
 
 
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("family", BALANCED)
 def test_n3_the_balance_loss_is_the_same_beside_a_mean_and_a_sum(family):
     _, ours = make_pair(family, router_aux_loss_coef=0.01)
     batch = {**packed(), "output_router_logits": True}
@@ -62,7 +62,7 @@ def pad_to(batch: dict, length: int, side: str) -> dict:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("family", BALANCED)
 def test_n4_padding_does_not_count_in_the_balance_loss(family, side):
     _, ours = make_pair(family, router_aux_loss_coef=1.0)
     short, long = (pad_to(padded(side), length, side) for length in (16, 64))
@@ -86,7 +86,7 @@ def documents_both_ways() -> tuple[dict, dict]:
     return batch, row
 
 
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("family", BALANCED)
 def test_n5_padded_or_packed_the_balance_loss_and_everything_else_are_equal(family):
     _, ours = make_pair(family, router_aux_loss_coef=0.1)
     expected, found = (run(ours, **batch, output_router_logits=True) for batch in documents_both_ways())
@@ -164,7 +164,7 @@ def test_c1_packing_needs_no_use_cache_argument(family):
 
 @pytest.mark.parametrize("count", [None, 0, 5])
 @pytest.mark.parametrize(
-    ("family", "balance"), [*((f, False) for f in FAMILIES), *((f, True) for f in MIXTURES)]
+    ("family", "balance"), [*((f, False) for f in FAMILIES), *((f, True) for f in BALANCED)]
 )
 def test_t2_a_batch_without_labels_gives_loss_zero_and_no_update(family, balance, count):
     _, ours = make_pair(family, router_aux_loss_coef=0.0)
