@@ -13,6 +13,15 @@ from automoe import engine
 from oracle import DEVICE, FAMILIES, MIXTURES, assert_close, make_pair, tokens
 
 STEPS, RATE = 5, 3e-3
+# PEFT takes gate_proj, up_proj and down_proj for the fused experts where a family has these, and so cannot
+# name its dense MLPs.
+TARGETS = {
+    "DeepseekV3ForCausalLM": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+}
+
+
+def targets_of(family):
+    return TARGETS.get(family, ["all-linear"])
 
 
 def write_document(folder, ids):
@@ -54,7 +63,7 @@ def trainer(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_follows_peft_and_peft_loads_the_result(family, trainer, tmp_path):
     plain, _ = make_pair(family)
-    ours, ids = trainer(plain, r=3, lora_alpha=5)
+    ours, ids = trainer(plain, r=3, lora_alpha=5, target_modules=targets_of(family))
     ours.save_pretrained(tmp_path / "start")
     theirs = peft.PeftModel.from_pretrained(copy.deepcopy(plain), tmp_path / "start", is_trainable=True)
     optimizer = torch.optim.AdamW(
@@ -77,7 +86,7 @@ def test_training_follows_peft_and_peft_loads_the_result(family, trainer, tmp_pa
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_adapter_file_has_the_keys_and_shapes_that_peft_writes(family, trainer, tmp_path):
     plain, _ = make_pair(family)
-    trainer(plain, r=3)[0].save_pretrained(tmp_path / "ours")
+    trainer(plain, r=3, target_modules=targets_of(family))[0].save_pretrained(tmp_path / "ours")
     # PEFT's all-linear also means fused experts and the router; ours says that these stay frozen.
     dense = family not in MIXTURES
     targets = "all-linear" if dense else adapter_config(tmp_path / "ours")["target_modules"]
