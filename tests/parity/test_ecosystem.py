@@ -1,6 +1,7 @@
 """The tools around Transformers, given our model: generate, Trainer, TRL, PEFT, torch.compile."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from oracle import DEVICE, FAMILIES, MIXTURES, assert_close, assert_on_engine, m
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 QWEN = "Qwen3MoeForCausalLM"
+# Of TrainingArguments: the rows lie on the device already.
+PLACE: dict[str, Any] = {"use_cpu": DEVICE == "cpu", "dataloader_pin_memory": False}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -71,7 +74,7 @@ def train_with_trainer(model, folder, **changes):
         learning_rate=1e-3,
         logging_steps=1,
         report_to=[],
-        use_cpu=DEVICE == "cpu",
+        **PLACE,
         save_strategy="steps",
         save_steps=3,
         **changes,
@@ -107,7 +110,7 @@ def test_trainer_gives_the_losses_of_transformers_and_stays_on_the_engine(family
 def test_trainer_predicts_logits(tmp_path):
     plain, ours = make_pair(QWEN)
     rows = [{"input_ids": row, "labels": row.clone()} for row in tokens(4, 12)]
-    arguments = transformers.TrainingArguments(tmp_path, report_to=[], use_cpu=DEVICE == "cpu")
+    arguments = transformers.TrainingArguments(tmp_path, report_to=[], **PLACE)
     found, expected = (transformers.Trainer(m, arguments).predict(rows) for m in (ours, plain))
     assert_close(torch.tensor(found.predictions), torch.tensor(expected.predictions), "predictions")
     assert found.metrics["test_loss"] == pytest.approx(expected.metrics["test_loss"], rel=1e-5)
@@ -127,7 +130,7 @@ def test_trl_trains_on_the_engine(tmp_path):
             learning_rate=1e-3,
             logging_steps=1,
             report_to=[],
-            use_cpu=DEVICE == "cpu",
+            **PLACE,
             bf16=False,
             save_strategy="no",
             dataset_kwargs={"skip_prepare_dataset": True},
