@@ -59,6 +59,10 @@ LoadReport load_checkpoint(const std::filesystem::path& folder, const NameMap& n
 struct SaveOptions {
   int64_t max_shard_bytes = 50'000'000'000;  // Transformers' default, "50GB"
   std::set<std::string> buffers = {};        // those of `parameters` that an index does not count
+  /// File tensors of another folder that are saved too, bit for bit: patterns as in
+  /// LoadOptions::ignore. Should the folder be gone, that is a warning.
+  std::vector<std::string> carry = {};
+  std::filesystem::path carry_from = {};
 };
 
 /// Writes `parameters` as safetensors into `folder` under their disk names, sharded, named and laid

@@ -112,6 +112,8 @@ class CausalLM {
   /// adapter only that is written, as PEFT does: adapter_config.json, adapter_model.safetensors.
   /// Without one, such files of an earlier save are removed.
   void save_pretrained(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
+  /// Fills the parameters, adapters excepted, from a folder that save_pretrained wrote.
+  void load_weights(const std::filesystem::path& folder);
   /// Fills the adapter from a folder that save_pretrained or PEFT wrote for the same LoraConfig.
   void load_adapter(const std::filesystem::path& folder);
 

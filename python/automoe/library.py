@@ -69,7 +69,13 @@ def load_checkpoint(
 
 
 def save_checkpoint(
-    folder: str, config_json: str, names: list[str], tensors: list[torch.Tensor], max_shard_bytes: int
+    folder: str,
+    config_json: str,
+    names: list[str],
+    tensors: list[torch.Tensor],
+    max_shard_bytes: int,
+    source: str = "",
 ) -> None:
-    """Writes the weights into `folder`: after a crash it holds the old ones or the new ones."""
-    ops().save_checkpoint(folder, config_json, names, tensors, max_shard_bytes)
+    """Writes the weights into `folder`: after a crash it holds the old ones or the new ones. What the model
+    carries but does not run comes from `source`, the folder it was loaded from."""
+    ops().save_checkpoint(folder, config_json, names, tensors, max_shard_bytes, source)

@@ -61,6 +61,7 @@ def load(model: nn.Module, files: list[str], load_config: Any) -> set[str]:
         dtype = _planned_dtype(name, load_config.dtype_plan) or meta.dtype
         tensors.append(_place(model, name, torch.empty(meta.shape, dtype=dtype, device=device)))
     library.load_checkpoint(folder, model._automoe_config, names, tensors)
+    model._automoe_source = os.path.abspath(folder)
 
     file_of = {name: file for file in files for name in _names_in(file)}
     model._weight_conversions = _used(load_config.weight_mapping or [], file_of)

@@ -99,7 +99,7 @@ class EngineModel(_OnEngine):
                 target,
                 lambda folder: hugging_face(folder, state_dict={}, **kwargs),
                 lambda folder: library.save_checkpoint(
-                    str(folder), self._automoe_config, list(names), list(tensors), limit
+                    str(folder), self._automoe_config, list(names), list(tensors), limit, self._automoe_source
                 ),
             )
         else:
@@ -116,6 +116,7 @@ def _attach(model: PreTrainedModel) -> None:
         "transformers.models."
     )
     model._automoe_config = _engine_config(model.config, native.__name__) if is_native else None
+    model._automoe_source = ""  # the folder that the weights came from
     if is_native:
         model.base_model.__class__ = disguised(type(model.base_model), EngineBackbone)
         model.base_model._automoe_config = model._automoe_config

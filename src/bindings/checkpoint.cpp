@@ -24,7 +24,7 @@ std::string load(const std::string& folder, const std::string& config_json,
   const at::NoGradGuard no_grad;
   const LoadReport report =
       load_checkpoint(folder, family.names, named(names, tensors),
-                      {.ignore = models::ignored_on_disk(family, *family.create(config))});
+                      {.ignore = models::ignored_on_disk(*family.create(config))});
   return Json{{"tensors", report.tensors},
               {"bytes", report.bytes},
               {"seconds", report.seconds},
@@ -32,15 +32,19 @@ std::string load(const std::string& folder, const std::string& config_json,
       .dump();
 }
 
+// `source`: the folder the model came from, "" if none.
 void save(const std::string& folder, const std::string& config_json,
           const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
-          int64_t max_shard_bytes) {
+          int64_t max_shard_bytes, const std::string& source) {
   const Json config = parse_json(config_json, "the model's config");
   const models::Family& family = models::family_of(config);
+  const auto model = family.create(config);
   const at::NoGradGuard no_grad;
-  save_checkpoint(
-      folder, family.names, named(names, tensors),
-      {.max_shard_bytes = max_shard_bytes, .buffers = models::buffers_of(*family.create(config))});
+  save_checkpoint(folder, family.names, named(names, tensors),
+                  {.max_shard_bytes = max_shard_bytes,
+                   .buffers = models::buffers_of(*model),
+                   .carry = model->carried(),
+                   .carry_from = source});
 }
 
 TORCH_LIBRARY_FRAGMENT(automoe, m) {

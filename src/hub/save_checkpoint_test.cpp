@@ -56,6 +56,47 @@ TEST(SaveCheckpoint, ParametersThatAreNotContiguousAreWrittenInTheirOrder) {
   EXPECT_EQ(files_in(folder / "b"), files_in(folder / "a"));
 }
 
+// What a model does not run, in types that it would not have, and one tensor of over 16 MiB.
+std::vector<NamedTensor> tensors_to_carry() {
+  return {{"extra.0.weight", random_tensor({5, 3}).to(at::kFloat8_e4m3fn)},
+          {"extra.0.scale", random_tensor({})},
+          {"extra.1.ids", at::randint(256, {7}).to(at::kByte)},
+          {"extra.1.large", at::randint(256, {(17 << 20) + 3}).to(at::kByte)}};
+}
+
+TEST(SaveCheckpoint, CarriedTensorsAreSavedBitForBitBesideTheParameters) {
+  const Scratch folder;
+  const auto saved = moe_parameters(), carried = tensors_to_carry();
+  auto all = saved;
+  all.insert(all.end(), carried.begin(), carried.end());
+  all.push_back({"other.weight", random_tensor({2})});  // not asked for
+  for (const int64_t shard_bytes : {1 << 30, 300}) {
+    save_checkpoint(folder / "source", kQwen3Moe, all, {.max_shard_bytes = shard_bytes});
+    for (const char* target : {"new", "source"}) {
+      save_checkpoint(folder / target, kQwen3Moe, saved,
+                      {.max_shard_bytes = shard_bytes,
+                       .carry = {"extra.{rest}", "model.norm.weight"},  // this one is a parameter
+                       .carry_from = folder / "source"});
+      auto loaded = blank(saved), again = blank(carried);
+      load_checkpoint(folder / target, kQwen3Moe, loaded, {.ignore = {"extra.{rest}"}});
+      load_checkpoint(folder / target, {}, again, {.ignore = {"model.{rest}"}});
+      expect_equal(loaded, saved);
+      expect_equal(again, carried);
+    }
+  }
+}
+
+TEST(SaveCheckpoint, AFolderThatIsGoneCarriesNothingAndFailsNoSave) {
+  const Scratch folder;
+  const auto saved = moe_parameters();
+  testing::internal::CaptureStderr();
+  save_checkpoint(folder / "a", kQwen3Moe, saved,
+                  {.carry = {"extra.{rest}"}, .carry_from = folder / "gone"});
+  EXPECT_SAYS(testing::internal::GetCapturedStderr(), "extra.{rest} cannot be saved along");
+  save_checkpoint(folder / "b", kQwen3Moe, saved);
+  EXPECT_EQ(files_in(folder / "a"), files_in(folder / "b"));
+}
+
 TEST(SaveCheckpoint, StaleShardsGoAndOtherFilesStay) {
   const Scratch folder;
   const auto saved = moe_parameters();

@@ -79,8 +79,7 @@ CausalLM CausalLM::from_pretrained(const fs::path& folder, std::optional<at::Sca
   const Family& family = models::family_of(config);
   CausalLM out(family.create(config), config.dump(2), folder);
   out.parameters_ = allocate(out.specs_, dtype.value_or(dtype_in(config)), device);
-  load_checkpoint(folder, family.names, out.parameters_,
-                  {.ignore = models::ignored_on_disk(family, *out.model_)});
+  out.load_weights(folder);
   require_gradients(out.specs_, out.parameters_);
   return out;
 }
@@ -166,6 +165,13 @@ std::vector<NamedTensor> CausalLM::adapter_tensors() const {
   return tensors;
 }
 
+void CausalLM::load_weights(const fs::path& folder) {
+  std::vector<NamedTensor> weights;  // without autograd: filled on other threads
+  for (size_t i = 0; i < model_->specs().size(); ++i)
+    weights.push_back({parameters_[i].name, parameters_[i].tensor.detach()});
+  load_checkpoint(folder, name_map(), weights, {.ignore = models::ignored_on_disk(*model_)});
+}
+
 void CausalLM::load_adapter(const fs::path& folder) {
   load_checkpoint(folder / kAdapterWeights, {}, adapter_tensors());
 }
@@ -185,9 +191,11 @@ void CausalLM::save_pretrained(const fs::path& folder, const SaveOptions& option
   Json config = parse_json(config_json_, "config");
   config.erase("torch_dtype");
   config["dtype"] = dtype_name(parameters_.front().tensor.scalar_type());
-  SaveOptions with_buffers = options;
-  with_buffers.buffers = models::buffers_of(*model_);
-  save_checkpoint(folder, name_map(), parameters_, with_buffers);
+  SaveOptions complete = options;
+  complete.buffers = models::buffers_of(*model_);
+  complete.carry = model_->carried();
+  complete.carry_from = source_;
+  save_checkpoint(folder, name_map(), parameters_, complete);
   if (!source_.empty()) hub::copy_companions(source_, folder);
   fs::remove(folder / kAdapterConfig);  // or readers would add an older adapter to these weights
   fs::remove(folder / kAdapterWeights);

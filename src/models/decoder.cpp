@@ -58,6 +58,11 @@ blocks::Attention::Options DecoderConfig::attention() const {
           .eps = rms_norm_eps};
 }
 
+void DecoderConfig::carry_prediction_layers(int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    carried.push_back(text("model.layers.", num_hidden_layers + i, ".{rest}"));
+}
+
 BlockOf DecoderConfig::dense_mlp(bool bias) const {
   return
       [options = blocks::GatedMlp::Options{hidden_size, intermediate_size, bias}](

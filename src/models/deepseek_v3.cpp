@@ -30,7 +30,8 @@ const Json kDefaults = {{"vocab_size", 129280},
                         {"rms_norm_eps", 1e-6},
                         {"max_position_embeddings", 4096},
                         {"rope_interleave", true},
-                        {"attention_bias", false}};
+                        {"attention_bias", false},
+                        {"num_nextn_predict_layers", 1}};
 constexpr int64_t kDefaultQueryRank = 1536;
 constexpr double kLatentEps = 1e-6;  // whatever rms_norm_eps says
 
@@ -73,6 +74,7 @@ std::unique_ptr<Model> create(const Json& given) {
   json["head_dim"] = json["qk_rope_head_dim"];
   auto config = DecoderConfig::read(json, kDefaults);
   config.balance_loss = false;
+  config.carry_prediction_layers(require<int64_t>(json, "num_nextn_predict_layers"));
   AUTOMOE_CHECK_VALUE(config.num_key_value_heads == config.num_attention_heads,
                       "[config] latent attention has a key head for each of its ",
                       config.num_attention_heads, " query heads; num_key_value_heads is ",
@@ -98,7 +100,7 @@ std::unique_ptr<Model> create(const Json& given) {
   return std::make_unique<Decoder>(config, config.layers(attention, mlp));
 }
 
-AUTOMOE_REGISTER_MODEL("DeepseekV3ForCausalLM", {create, separate_experts(), {}, kTiny});
+AUTOMOE_REGISTER_MODEL("DeepseekV3ForCausalLM", {create, separate_experts(), kTiny});
 
 }  // namespace
 }  // namespace automoe::models

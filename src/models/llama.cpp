@@ -23,7 +23,7 @@ std::unique_ptr<Model> create(const Json& json) {
       config, config.layers([&](int64_t) { return attention; }, config.dense_mlp(mlp_bias)));
 }
 
-AUTOMOE_REGISTER_MODEL("LlamaForCausalLM", {create, {}, {}, kTiny});
+AUTOMOE_REGISTER_MODEL("LlamaForCausalLM", {create, {}, kTiny});
 
 }  // namespace
 }  // namespace automoe::models

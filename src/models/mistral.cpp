@@ -21,7 +21,7 @@ std::unique_ptr<Model> create(const Json& json) {
       config, config.layers([&](int64_t) { return attention; }, config.dense_mlp()));
 }
 
-AUTOMOE_REGISTER_MODEL("MistralForCausalLM", {create, {}, {}, kTiny});
+AUTOMOE_REGISTER_MODEL("MistralForCausalLM", {create, {}, kTiny});
 
 }  // namespace
 }  // namespace automoe::models

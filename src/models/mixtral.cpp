@@ -45,7 +45,7 @@ std::unique_ptr<Model> create(const Json& json) {
   return std::make_unique<Decoder>(config, config.layers([&](int64_t) { return attention; }, mlp));
 }
 
-AUTOMOE_REGISTER_MODEL("MixtralForCausalLM", {create, kNames, {}, kTiny});
+AUTOMOE_REGISTER_MODEL("MixtralForCausalLM", {create, kNames, kTiny});
 
 }  // namespace
 }  // namespace automoe::models

@@ -16,8 +16,8 @@ std::string architecture_of(const Json& config) {
 
 const Family& family_of(const Json& config) { return families().at(architecture_of(config)); }
 
-std::vector<std::string> ignored_on_disk(const Family& family, const Model& model) {
-  std::vector<std::string> ignored = family.ignored;
+std::vector<std::string> ignored_on_disk(const Model& model) {
+  std::vector<std::string> ignored = model.carried();
   // Transformers of 2023 and before stored the angles' frequencies, which follow from the config.
   ignored.emplace_back("model.layers.{layer}.self_attn.rotary_emb.inv_freq");
   const auto is_head = [](const ParameterSpec& spec) { return spec.name == "lm_head.weight"; };

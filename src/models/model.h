@@ -27,6 +27,8 @@ class Model {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   virtual bool has_experts() const = 0;
   virtual bool has_balance_loss() const { return has_experts(); }
+  /// Patterns of file tensors that are kept and saved again, but not run: multi-token prediction.
+  virtual std::vector<std::string> carried() const { return {}; }
 
  protected:
   std::vector<ParameterSpec> specs_;
@@ -35,8 +37,7 @@ class Model {
 struct Family {
   std::function<std::unique_ptr<Model>(const Json& config)> create;
   NameMap names;
-  std::vector<std::string> ignored;  // file tensors that may stay unused
-  Json tiny_config;                  // a config of a few thousand parameters, for tests
+  Json tiny_config;  // a config of a few thousand parameters, for tests
 };
 
 /// Keyed by config.architectures[0].
@@ -46,9 +47,9 @@ Registry<Family>& families();
 const Family& family_of(const Json& config);
 std::string architecture_of(const Json& config);
 
-/// What `family` lets stay unused on disk; a redundant head too where the model ties it to the
-/// embedding.
-std::vector<std::string> ignored_on_disk(const Family& family, const Model& model);
+/// Patterns of what may stay unused on disk: what the model carries, and a redundant head where it
+/// ties that to the embedding.
+std::vector<std::string> ignored_on_disk(const Model& model);
 
 /// Names of the parameters that are buffers.
 std::set<std::string> buffers_of(const Model& model);

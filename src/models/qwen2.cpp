@@ -22,7 +22,7 @@ std::unique_ptr<Model> create(const Json& json) {
   return std::make_unique<Decoder>(config, config.layers(attention, config.dense_mlp()));
 }
 
-AUTOMOE_REGISTER_MODEL("Qwen2ForCausalLM", {create, {}, {}, kTiny});
+AUTOMOE_REGISTER_MODEL("Qwen2ForCausalLM", {create, {}, kTiny});
 
 }  // namespace
 }  // namespace automoe::models

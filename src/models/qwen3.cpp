@@ -24,7 +24,7 @@ std::unique_ptr<Model> create(const Json& json) {
   return std::make_unique<Decoder>(config, config.layers(attention, config.dense_mlp()));
 }
 
-AUTOMOE_REGISTER_MODEL("Qwen3ForCausalLM", {create, {}, {}, kTiny});
+AUTOMOE_REGISTER_MODEL("Qwen3ForCausalLM", {create, {}, kTiny});
 
 }  // namespace
 }  // namespace automoe::models

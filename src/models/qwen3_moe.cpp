@@ -62,7 +62,7 @@ std::unique_ptr<Model> create(const Json& json) {
   return std::make_unique<Decoder>(config, config.layers([&](int64_t) { return attention; }, mlp));
 }
 
-AUTOMOE_REGISTER_MODEL("Qwen3MoeForCausalLM", {create, separate_experts(), {}, kTiny});
+AUTOMOE_REGISTER_MODEL("Qwen3MoeForCausalLM", {create, separate_experts(), kTiny});
 
 }  // namespace
 }  // namespace automoe::models

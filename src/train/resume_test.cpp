@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 
+#include "models/model.h"
 #include "train/checkpoints.h"
 #include "train/run_state.h"
 #include "train/test_support.h"
@@ -311,6 +312,37 @@ TEST(Checkpoints, ASaveThatDoesNotFitLeavesTheOldOneAndTellsTheBytes) {
   EXPECT_EQ(Trainer(other, config).resumed_step(), 1);
   EXPECT_TRUE(same_bits(copies(other), saved));
   EXPECT_TRUE(fs::exists(trainer.save_checkpoint()));
+}
+
+// DeepSeek-V3, whose router has a buffer, with a prediction layer that the engine does not run.
+TEST(Resume, BuffersStayAsTheyAreAndWhatAModelCarriesIsInEveryCheckpoint) {
+  const Scratch scratch;
+  const Json config = models::families().at("DeepseekV3ForCausalLM").tiny_config;
+  const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const NamedTensor carried{"model.layers.2.eh_proj.weight", at::randn({5, 3})};
+  CausalLM start = CausalLM::from_config(config.dump(), /*seed=*/7);
+  for (const NamedTensor& parameter : start.parameters())
+    if (parameter.name == bias) parameter.tensor.copy_(at::linspace(-0.2, 0.2, 8));
+  start.save_pretrained(scratch / "model");
+  std::vector<NamedTensor> all = start.parameters();
+  all.push_back(carried);
+  save_checkpoint(scratch / "model", start.name_map(), all);
+  const auto make_model = [&] { return CausalLM::from_pretrained(scratch / "model"); };
+
+  const Outcome whole = train(tiny_config(scratch, "whole"), make_model);
+  const Outcome pieces = train_in_pieces(tiny_config(scratch, "pieces"), {3, 7, 9}, make_model);
+  for (size_t i = 0; i < pieces.losses.size(); ++i) EXPECT_EQ(pieces.losses[i], whole.losses[i]);
+  const CausalLM last = CausalLM::from_pretrained(scratch / "pieces" / "checkpoint-9");
+  for (size_t i = 0; i < last.parameters().size(); ++i) {
+    const auto& [name, tensor] = last.parameters()[i];
+    EXPECT_TRUE(tensor.equal(pieces.weights[i])) << name;
+    EXPECT_EQ(tensor.equal(start.parameters()[i].tensor), name == bias) << name;
+  }
+  std::vector<NamedTensor> found{{carried.name, at::zeros({5, 3})}};
+  load_checkpoint(scratch / "pieces" / "checkpoint-9", {}, found,
+                  {.ignore = {"model.layers.0.{rest}", "model.layers.1.{rest}",
+                              "model.{embed_tokens,norm}.weight", "lm_head.weight"}});
+  EXPECT_TRUE(found[0].tensor.equal(carried.tensor));
 }
 
 }  // namespace

@@ -20,14 +20,6 @@ uint64_t bytes_of(const std::vector<NamedTensor>& tensors) {
       [](uint64_t sum, const NamedTensor& entry) { return sum + entry.tensor.nbytes(); });
 }
 
-// The same memory without autograd: what is filled on other threads.
-std::vector<NamedTensor> detached(const std::vector<NamedTensor>& parameters) {
-  std::vector<NamedTensor> out;
-  for (const NamedTensor& parameter : parameters)
-    out.push_back({parameter.name, parameter.tensor.detach()});
-  return out;
-}
-
 // With an adapter nothing else is saved.
 std::vector<NamedTensor> saved_with(const CausalLM& model) {
   std::vector<NamedTensor> saved = model.parameters();
@@ -109,7 +101,7 @@ Progress read_checkpoint(const fs::path& folder, CausalLM& model, Optimizer& opt
   if (model.adapter())
     model.load_adapter(folder);
   else
-    load_checkpoint(folder, model.name_map(), detached(model.parameters()));
+    model.load_weights(folder);
   if (const auto moments = optimizer.state(); !moments.empty())
     load_checkpoint(folder / kOptimizerFolder, {}, moments);
   optimizer.set_updates(progress.updates);

@@ -1,5 +1,7 @@
 """What DeepSeek-V3 has: latent attention, groups of experts, a bias that is no parameter."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -15,6 +17,7 @@ from oracle import (
     run,
     tokens,
 )
+from safetensors.torch import load_file, save_file
 
 FAMILY = "DeepseekV3ForCausalLM"
 YARN = {
@@ -149,6 +152,50 @@ def test_in_a_bf16_model_router_and_bias_stay_fp32_in_memory_and_on_disk(tmp_pat
         saved[kind] = {path.name: path.read_bytes() for path in (tmp_path / kind).iterdir()}
     assert_on_engine(model)
     assert saved["ours"] == saved["plain"]
+
+
+def with_prediction_layer(folder):
+    """Adds the tensors of a layer 2, which a model of two layers does not run, as the Hub has them."""
+    path = folder / "model.safetensors"
+    content = load_file(path)
+    generator = torch.Generator().manual_seed(3)
+    for name, tensor in list(content.items()):
+        if name.startswith("model.layers.1."):
+            content[name.replace(".1.", ".2.", 1)] = torch.randn(tensor.shape, generator=generator)
+    for name, shape in {
+        "enorm.weight": [32],
+        "hnorm.weight": [32],
+        "eh_proj.weight": [32, 64],
+        "shared_head.norm.weight": [32],
+        "shared_head.head.weight": [64, 32],
+        "embed_tokens.weight": [64, 32],
+    }.items():
+        content[f"model.layers.2.{name}"] = torch.randn(shape, generator=generator)
+    save_file(content, path, {"format": "pt"})
+    return {name: tensor for name, tensor in content.items() if ".layers.2." in name}
+
+
+@pytest.mark.parametrize("shard_size", ["20KB", "5GB"])
+@pytest.mark.parametrize("again", [False, True])
+def test_l1_the_prediction_layer_is_kept_and_saved_bit_equal(again, shard_size, tmp_path):
+    plain, _ = make_pair(FAMILY)
+    source = tmp_path / "first"
+    plain.save_pretrained(source)
+    usual = load_file(source / "model.safetensors").keys()
+    layer = with_prediction_layer(source)
+    ours = copy.deepcopy(AutoModelForCausalLM.from_pretrained(source))
+    ours.train()(tokens(2, 9), labels=tokens(2, 9)).loss.backward()
+    torch.optim.SGD(ours.parameters(), lr=0.1).step()
+    target = source if again else tmp_path / "second"
+    ours.save_pretrained(target, max_shard_size=shard_size)
+    found = {}
+    for path in target.glob("*.safetensors"):
+        found |= load_file(path)
+    assert found.keys() == usual | layer.keys()
+    for name, tensor in layer.items():
+        assert torch.equal(found[name], tensor), name
+    reloaded = transformers.AutoModelForCausalLM.from_pretrained(target)
+    assert_close(ours(tokens(1, 5), use_cache=False).logits, reloaded(tokens(1, 5)).logits, "logits")
 
 
 @pytest.mark.parametrize("keys", [{"num_key_value_heads": 2}, {"n_group": 3}, {"topk_group": 9}])

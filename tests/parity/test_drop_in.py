@@ -15,7 +15,7 @@ from automoe import AutoModelForCausalLM
 from oracle import FAMILIES, assert_on_engine, make_config, make_pair, tokens
 
 Plain = transformers.AutoModelForCausalLM
-OURS = {"_automoe_config"}  # the one attribute that we add
+OURS = {"_automoe_config", "_automoe_source"}  # the attributes that we add
 
 
 @pytest.fixture(scope="module")
