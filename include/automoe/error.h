@@ -1,4 +1,4 @@
-// Errors of automoe. Both derive from the standard hierarchy, so Python sees ValueError and
+// Errors of automoe. All derive from the standard hierarchy, so Python sees ValueError and
 // RuntimeError without any glue. Needs no Torch header.
 #pragma once
 
@@ -12,6 +12,12 @@ namespace automoe {
 class ValueError : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
+};
+
+/// What the caller wants makes sense, but is not implemented natively.
+class UnsupportedError : public ValueError {
+ public:
+  using ValueError::ValueError;
 };
 
 /// Something outside the caller's input failed: a file system, a broken invariant.
@@ -34,6 +40,12 @@ std::string text(const Parts&... parts) {
   do {                                                           \
     if (!(condition)) [[unlikely]]                               \
       throw ::automoe::ValueError(::automoe::text(__VA_ARGS__)); \
+  } while (false)
+
+#define AUTOMOE_CHECK_SUPPORTED(condition, ...)                        \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      throw ::automoe::UnsupportedError(::automoe::text(__VA_ARGS__)); \
   } while (false)
 
 #define AUTOMOE_CHECK(condition, ...)                              \

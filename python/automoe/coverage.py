@@ -30,7 +30,8 @@ _ONLY_FOR_HEAD = ("shift_labels",)
 _ATTENTION = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{version}" for version in (2, 3, 4)))
 _EXPERTS = ("automoe", "eager", "grouped_mm", "batched_mm")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_PLAIN_MODULES = (nn.Linear, nn.Embedding, nn.ModuleList, type(ACT2FN["silu"]))
+_ACTIVATIONS = (type(ACT2FN["silu"]), type(ACT2FN["relu2"]))
+_PLAIN_MODULES = (nn.Linear, nn.Embedding, nn.ModuleList, nn.Conv1d, nn.Identity, *_ACTIVATIONS)
 
 
 @dataclass
@@ -66,7 +67,8 @@ def bind(forward: Any, model: nn.Module, args: tuple, kwargs: dict[str, Any]) ->
 def gaps(model: nn.Module, call: Call) -> list[str]:
     """Why the engine cannot run this call, in words; empty if it can."""
     if model._automoe_config is None:
-        return [f"{type(model).__name__} has no native implementation"]
+        refusal = getattr(model, "_automoe_refusal", None)
+        return [refusal or f"{type(model).__name__} has no native implementation"]
     # The modules are looked at last: generation, which needs a cache, calls this once per token.
     return (
         list(_argument_gaps(model, call))
@@ -108,16 +110,14 @@ def _argument_gaps(model: nn.Module, call: Call) -> Iterator[str]:
         yield "attention_dropout is on"
     if model.training and getattr(config, "router_jitter_noise", 0):
         yield "router_jitter_noise is on"
-    if getattr(config, "hidden_act", "silu") != "silu":
-        yield f"hidden_act is {config.hidden_act}"
     if config._attn_implementation not in _ATTENTION:
         yield f"attn_implementation is {config._attn_implementation}"
     if config._experts_implementation not in _EXPERTS:
         yield f"experts_implementation is {config._experts_implementation}"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         yield "a torch.func transform is active"
-    if mask is not None and has_window(config) and _has_holes(mask):
-        yield "attention_mask has holes and attention has a sliding window"
+    if mask is not None and (counts := _what_counts_holes(config)) and _has_holes(mask):
+        yield f"attention_mask has holes and {counts}"
 
 
 def has_router(model: nn.Module) -> bool:
@@ -152,8 +152,17 @@ def _label_gaps(model: nn.Module, call: Call) -> Iterator[str]:
         yield "labels and logits_to_keep are given together"
 
 
+def _what_counts_holes(config: Any) -> str | None:
+    """The engine closes up holes in a mask. To a window they count, and a state decays over them."""
+    if has_window(config):
+        return "attention has a sliding window"
+    if "linear_attention" in (getattr(config, "layer_types", None) or ()):
+        return "there are state-space layers"
+    return None
+
+
 def _has_holes(mask: torch.Tensor) -> bool:
-    """Whether a row's real tokens are not one run. The engine closes up holes, and a window counts them."""
+    """Whether a row's real tokens are not one run."""
     real = mask.bool()
     starts = real & ~nn.functional.pad(real, (1, 0))[:, :-1]
     return bool((starts.sum(1) > 1).any())
@@ -173,8 +182,10 @@ def wants_cache(model: nn.Module, call: Call) -> bool:
 
 
 def checkpoints_layers(model: nn.Module) -> bool:
-    enabled = getattr(model.base_model, "gradient_checkpointing", False)
-    return bool(enabled) and model.training and torch.is_grad_enabled()
+    backbone = model.base_model  # some families have the switch in their layers alone
+    switches = (backbone, *islice(getattr(backbone, "layers", ()), 1))
+    enabled = any(getattr(module, "gradient_checkpointing", False) for module in switches)
+    return enabled and model.training and torch.is_grad_enabled()
 
 
 def _parameter_gaps(model: nn.Module, call: Call) -> Iterator[str]:

@@ -45,6 +45,7 @@ class Engine:
         ops()
         self._model = torch.classes.automoe.Model(config_json)
         self.has_experts: bool = self._model.has_experts()
+        self.fp32_logits: bool = self._model.fp32_logits()
         specs = json.loads(self._model.parameters())
         self.parameter_names: list[str] = [spec["name"] for spec in specs]
         self.buffer_names = frozenset(spec["name"] for spec in specs if spec["is_buffer"])

@@ -112,14 +112,19 @@ def _attach(model: PreTrainedModel) -> None:
     """The config as text is all that the engine needs to be built again, in any process."""
     patches.patch(model)
     native = undisguised(type(model))
+    model._automoe_config = None
     is_native = native.__name__ in library.native_architectures() and native.__module__.startswith(
         "transformers.models."
     )
-    model._automoe_config = _engine_config(model.config, native.__name__) if is_native else None
     model._automoe_source = ""  # the folder that the weights came from
-    if is_native:
-        model.base_model.__class__ = disguised(type(model.base_model), EngineBackbone)
-        model.base_model._automoe_config = model._automoe_config
+    if not is_native:
+        return
+    config = _engine_config(model.config, native.__name__)
+    if refusal := library.ops().unsupported_in(config):
+        model._automoe_refusal = refusal
+        return
+    model._automoe_config = model.base_model._automoe_config = config
+    model.base_model.__class__ = disguised(type(model.base_model), EngineBackbone)
 
 
 def _engine_config(config: PreTrainedConfig, architecture: str) -> str:

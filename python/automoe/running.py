@@ -21,13 +21,14 @@ from automoe.output import with_lazy_logits
 def run_model(model: PreTrainedModel, call: coverage.Call) -> Any:
     """What the forward of a causal language model returns."""
     result = _run(model, call)
-    head = model.get_output_embeddings().weight
+    head, fp32 = model.get_output_embeddings().weight, library.engine(model._automoe_config).fp32_logits
     fields: dict[str, Any] = {"loss": result.get("loss")}
     output_class = CausalLMOutputWithPast
     if coverage.has_router(model):
         output_class = MoeCausalLMOutputWithPast
         fields |= {"aux_loss": result.get("aux_loss"), "router_logits": _router_logits(result)}
-    output = with_lazy_logits(output_class, _Logits(result["hidden"], head, call.logits_to_keep), **fields)
+    logits = _Logits(result["hidden"], head, call.logits_to_keep, fp32)
+    output = with_lazy_logits(output_class, logits, **fields)
     if call.labels is None:
         output.logits  # noqa: B018 - nobody runs a model without labels for anything but these
     return _returned(model, call, output)
@@ -45,7 +46,7 @@ def run_backbone(model: PreTrainedModel, call: coverage.Call) -> Any:
 def _run(model: PreTrainedModel, call: coverage.Call) -> dict[str, torch.Tensor]:
     parameters = coverage.named_parameters(model)
     engine = library.engine(_current_config(model))
-    embedding = parameters["model.embed_tokens.weight"]
+    embedding = model.get_input_embeddings().weight
     router_logits = call.output_router_logits
     if router_logits is None:
         router_logits = getattr(model.config, "output_router_logits", False)
@@ -106,8 +107,8 @@ def kept_positions(hidden: torch.Tensor, keep: int | torch.Tensor) -> torch.Tens
 class _Logits:
     """hidden W^T, as it would have been in the forward pass."""
 
-    def __init__(self, hidden: torch.Tensor, head: torch.Tensor, keep: int | torch.Tensor):
-        self.hidden, self.head, self.keep = hidden, head, keep
+    def __init__(self, hidden: torch.Tensor, head: torch.Tensor, keep: int | torch.Tensor, fp32: bool):
+        self.hidden, self.head, self.keep, self.fp32 = hidden, head, keep, fp32
         self.head_version, self.grad = _version(head), torch.is_grad_enabled()
 
     def __call__(self) -> torch.Tensor:
@@ -117,7 +118,8 @@ class _Logits:
                 "its forward pass; read `.logits` before `optimizer.step()`"
             )
         with torch.set_grad_enabled(self.grad), torch.autocast(self.head.device.type, enabled=False):
-            return nn.functional.linear(kept_positions(self.hidden, self.keep), self.head)
+            logits = nn.functional.linear(kept_positions(self.hidden, self.keep), self.head)
+            return logits.float() if self.fp32 else logits
 
 
 def _version(tensor: torch.Tensor) -> int:

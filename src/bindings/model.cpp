@@ -53,6 +53,7 @@ class Model : public torch::CustomClassHolder {
     return specs.dump();
   }
   bool has_experts() const { return model_->has_experts(); }
+  bool fp32_logits() const { return model_->fp32_logits(); }
 
   // Keys of `tensors`: input_ids, and optionally attention_mask, position_ids, labels,
   // num_items_in_batch, logits_to_keep. Of `flags`: logits, router_logits, routing_counts.
@@ -81,8 +82,21 @@ TORCH_LIBRARY_FRAGMENT(automoe, m) {
       .def(torch::init<std::string>())
       .def("parameters", &Model::parameters)
       .def("has_experts", &Model::has_experts)
+      .def("fp32_logits", &Model::fp32_logits)
       .def("forward", &Model::forward);
   m.def("native_architectures", []() { return models::families().names(); });
+  // What in the config has no native implementation, in words; empty if all of it has one. Configs
+  // that make no sense are left to whoever uses them.
+  m.def("unsupported_in", [](const std::string& config_json) {
+    const Json config = parse_json(config_json, "the model's config");
+    try {
+      models::family_of(config).create(config);
+    } catch (const UnsupportedError& error) {
+      return std::string(error.what());
+    } catch (const ValueError&) {
+    }
+    return std::string();
+  });
   m.def("tiny_config", [](const std::string& architecture) {
     return models::families().at(architecture).tiny_config.dump();
   });

@@ -8,8 +8,10 @@ namespace automoe::blocks {
 
 class Linear {
  public:
-  Linear(ParamScope scope, int64_t in, int64_t out, bool bias)
-      : weight_(scope.declare_linear(in, out)), bias_(bias ? scope.declare("bias", {out}) : -1) {}
+  /// `adaptable`: LoRA may adapt it.
+  Linear(ParamScope scope, int64_t in, int64_t out, bool bias, bool adaptable = true)
+      : weight_(adaptable ? scope.declare_linear(in, out) : scope.declare("weight", {out, in})),
+        bias_(bias ? scope.declare("bias", {out}) : -1) {}
   LinearWeights weights(const Params& params) const {
     LinearWeights weights{params[weight_], bias_ < 0 ? Tensor() : params[bias_]};
     if (const Adapter* adapter = params.adapter_of(weight_)) {

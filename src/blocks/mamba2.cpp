@@ -1,5 +1,6 @@
 #include "blocks/mamba2.h"
 
+#include "automoe/error.h"
 #include "kernels/causal_conv1d.h"
 #include "kernels/gated_rms_norm.h"
 #include "kernels/ssd_scan.h"
@@ -15,7 +16,14 @@ Mamba2::Mamba2(ParamScope scope, const Options& o)
       conv_bias_(o.conv_bias ? scope.child("conv1d").declare("bias", {o.conv_width()}) : -1),
       in_proj_(scope.child("in_proj"), o.hidden, o.width() + o.conv_width() + o.heads, o.bias),
       norm_weight_(scope.child("norm").declare("weight", {o.width()}, /*is_norm=*/true)),
-      out_proj_(scope.child("out_proj"), o.width(), o.hidden, o.bias) {}
+      // NOTE: PEFT refuses adapters that name it, since fused kernels would not see them.
+      out_proj_(scope.child("out_proj"), o.width(), o.hidden, o.bias, /*adaptable=*/false) {
+  AUTOMOE_CHECK_SUPPORTED(o.conv_kernel >= 1 && o.conv_kernel <= kernels::kMaxConvKernel,
+                      "[mamba2] conv_kernel must be between 1 and ", kernels::kMaxConvKernel,
+                      ", got ", o.conv_kernel);
+  AUTOMOE_CHECK_VALUE(o.groups >= 1 && o.heads % o.groups == 0, "[mamba2] mamba_num_heads ",
+                      o.heads, " must be a multiple of n_groups ", o.groups);
+}
 
 BlockOutput Mamba2::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
   const Params& params = context.params;

@@ -4,28 +4,37 @@
 
 namespace automoe::blocks {
 
-GatedMlp::GatedMlp(ParamScope scope, const Options& options)
-    : gate_proj_(scope.child("gate_proj"), options.hidden, options.width, options.bias),
-      up_proj_(scope.child("up_proj"), options.hidden, options.width, options.bias),
-      down_proj_(scope.child("down_proj"), options.width, options.hidden, options.bias) {}
+Mlp::Mlp(ParamScope scope, const Options& o)
+    : gate_proj_(o.gated
+                     ? std::optional<Linear>({scope.child("gate_proj"), o.hidden, o.width, o.bias})
+                     : std::nullopt),
+      up_proj_(scope.child("up_proj"), o.hidden, o.width, o.bias),
+      down_proj_(scope.child("down_proj"), o.width, o.hidden, o.bias) {}
 
-BlockOutput GatedMlp::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
-  const Params& params = context.params;
-  return {down(context, norm.then_linear(context, x,
-                                         {gate_proj_.weights(params), up_proj_.weights(params)})),
-          {},
-          {}};
+BlockOutput Mlp::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
+  return {down(context, norm.then_linear(context, x, inner(context.params))), {}, {}};
 }
 
-Tensor GatedMlp::forward(const Context& context, const Tensor& normed) const {
-  const Params& params = context.params;
-  return down(context, {linear(normed, gate_proj_.weights(params)),
-                        linear(normed, up_proj_.weights(params))});
+Tensor Mlp::forward(const Context& context, const Tensor& normed) const {
+  Tensors pre_activations;
+  for (const LinearWeights& layer : inner(context.params))
+    pre_activations.push_back(linear(normed, layer));
+  return down(context, pre_activations);
 }
 
-Tensor GatedMlp::down(const Context& context, const Tensors& gate_up) const {
-  const auto activation = [](const Tensors& in) { return kernels::silu_mul(in[0], in[1]); };
-  return linear_after(activation, gate_up, {down_proj_.weights(context.params)},
+std::vector<LinearWeights> Mlp::inner(const Params& params) const {
+  std::vector<LinearWeights> layers;
+  if (gate_proj_) layers.push_back(gate_proj_->weights(params));
+  layers.push_back(up_proj_.weights(params));
+  return layers;
+}
+
+Tensor Mlp::down(const Context& context, const Tensors& pre_activations) const {
+  const auto activation = [](const Tensors& in) {
+    if (in.size() == 2) return kernels::silu_mul(in[0], in[1]);
+    return kernels::activate(in[0], {.kind = kernels::Activation::kReluSquared});
+  };
+  return linear_after(activation, pre_activations, {down_proj_.weights(context.params)},
                       context.recompute)[0];
 }
 

@@ -7,6 +7,8 @@
 namespace automoe::kernels {
 namespace {
 
+static_assert(kMaxConvKernel == kTaps);
+
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;

@@ -45,8 +45,8 @@ DecoderConfig DecoderConfig::read(const Json& json, const Json& defaults) {
   config.router_aux_loss_coef = value_or<double>(all, "router_aux_loss_coef", 0.001);
   config.num_experts_per_tok = value_or<int64_t>(all, "num_experts_per_tok", 0);
   const std::string activation = value_or<std::string>(all, "hidden_act", "silu");
-  AUTOMOE_CHECK_VALUE(activation == "silu", "[config] hidden_act must be 'silu' here, got '",
-                      activation, "'");
+  AUTOMOE_CHECK_SUPPORTED(activation == "silu", "[config] hidden_act must be 'silu' here, got '",
+                          activation, "'");
   return config;
 }
 
@@ -64,9 +64,8 @@ void DecoderConfig::carry_prediction_layers(int64_t count) {
 }
 
 BlockOf DecoderConfig::dense_mlp(bool bias) const {
-  return
-      [options = blocks::GatedMlp::Options{hidden_size, intermediate_size, bias}](
-          ParamScope scope, int64_t) { return std::make_unique<blocks::GatedMlp>(scope, options); };
+  return [options = blocks::Mlp::Options{hidden_size, intermediate_size, bias}](
+             ParamScope scope, int64_t) { return std::make_unique<blocks::Mlp>(scope, options); };
 }
 
 LayerOf DecoderConfig::layers(const BlockOf& attention, const BlockOf& mlp) const {

@@ -32,7 +32,7 @@ struct DecoderConfig {  // keys as in config.json
 
   // What a family spells or does differently.
   std::string embedding_name = "embed_tokens", final_norm_name = "norm";  // below "model."
-  bool fp32_logits = false;               // the caller gets logits in fp32
+  bool fp32_logits = false;  // the caller gets them in fp32, whatever the model's dtype
   std::vector<std::string> carried = {};  // Model::carried
 
   /// Carries the num_nextn_predict_layers layers behind the last one, as DeepSeek stores them.
@@ -70,6 +70,7 @@ class Decoder : public Model {
   bool has_experts() const override { return config_.num_experts_per_tok > 0; }
   bool has_balance_loss() const override { return has_experts() && config_.balance_loss; }
   std::vector<std::string> carried() const override { return config_.carried; }
+  bool fp32_logits() const override { return config_.fp32_logits; }
 
  private:
   struct Layer {

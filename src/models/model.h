@@ -27,6 +27,7 @@ class Model {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   virtual bool has_experts() const = 0;
   virtual bool has_balance_loss() const { return has_experts(); }
+  virtual bool fp32_logits() const { return false; }  // whatever the model's dtype
   /// Patterns of file tensors that are kept and saved again, but not run: multi-token prediction.
   virtual std::vector<std::string> carried() const { return {}; }
 

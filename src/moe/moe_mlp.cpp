@@ -10,9 +10,10 @@ MoeMlp::Experts::Experts(blocks::ParamScope scope, const Options& o) {
     return std::pair{id, o.biases ? scope.declare(name + "_bias", {o.num_experts, out}) : -1};
   };
   const int64_t inputs = o.activation.num_inputs();
+  const int64_t outer = o.latent > 0 ? o.latent : o.hidden;
   std::tie(up, up_bias) =
-      declare(inputs == 2 ? "gate_up_proj" : "up_proj", inputs * o.width, o.hidden);
-  std::tie(down, down_bias) = declare("down_proj", o.hidden, o.width);
+      declare(inputs == 2 ? "gate_up_proj" : "up_proj", inputs * o.width, outer);
+  std::tie(down, down_bias) = declare("down_proj", outer, o.width);
 }
 
 kernels::ExpertWeights MoeMlp::Experts::weights(const blocks::Params& params,
@@ -30,9 +31,17 @@ MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options)
   gate_ = options.router(scope.child(options.gate_name));
   if (options.gate_first) experts_.emplace(scope.child("experts"), options);
   if (options.shared_width > 0)
-    shared_experts_.emplace(
-        scope.child("shared_experts"),
-        blocks::GatedMlp::Options{.hidden = options.hidden, .width = options.shared_width});
+    shared_experts_.emplace(scope.child("shared_experts"),
+                            blocks::Mlp::Options{.hidden = options.hidden,
+                                                 .width = options.shared_width,
+                                                 .bias = options.dense_bias,
+                                                 .gated = options.activation.num_inputs() == 2});
+  if (options.latent > 0) {
+    into_latent_.emplace(scope.child("fc1_latent_proj"), options.hidden, options.latent,
+                         options.dense_bias);
+    out_of_latent_.emplace(scope.child("fc2_latent_proj"), options.latent, options.hidden,
+                           options.dense_bias);
+  }
 }
 
 blocks::BlockOutput MoeMlp::forward(const blocks::Context& context, const blocks::RmsNorm& norm,
@@ -40,8 +49,10 @@ blocks::BlockOutput MoeMlp::forward(const blocks::Context& context, const blocks
   const blocks::Params& params = context.params;
   const Tensor normed = norm.forward(params, x);
   const Routing routing = gate_->forward(params, normed);
-  Tensor y = kernels::experts(normed, routing.indices, routing.weights,
+  const Tensor in = into_latent_ ? blocks::linear(normed, into_latent_->weights(params)) : normed;
+  Tensor y = kernels::experts(in, routing.indices, routing.weights,
                               experts_->weights(params, transposed_), activation_);
+  if (out_of_latent_) y = blocks::linear(y, out_of_latent_->weights(params));
   if (shared_experts_) y = y + shared_experts_->forward(context, normed);
   return {y, routing.logits, routing.indices};
 }

@@ -20,6 +20,8 @@ class MoeMlp : public blocks::Block {
     bool biases = false;       // the experts' own
     bool transposed = false;   // matrices are stored [E, in, out]
     int64_t shared_width = 0;  // of one MLP that every token takes as well; 0: none
+    int64_t latent = 0;        // width in which the experts work, between two projections; 0: H
+    bool dense_bias = false;   // of the shared MLP and the projections
   };
   MoeMlp(blocks::ParamScope scope, const Options& options);
   blocks::BlockOutput forward(const blocks::Context& context, const blocks::RmsNorm& norm,
@@ -36,7 +38,8 @@ class MoeMlp : public blocks::Block {
   bool transposed_;
   std::unique_ptr<Router> gate_;
   std::optional<Experts> experts_;
-  std::optional<blocks::GatedMlp> shared_experts_;
+  std::optional<blocks::Mlp> shared_experts_;
+  std::optional<blocks::Linear> into_latent_, out_of_latent_;  // [latent, H], [H, latent]
 };
 
 }  // namespace automoe::moe

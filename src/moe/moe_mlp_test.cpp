@@ -27,7 +27,7 @@ TEST(MoeMlp, SharedExpertsAreAddedToWhatTheRoutedOnesGive) {
   std::vector<ParameterSpec> others;
   const blocks::RmsNorm norm_again(blocks::ParamScope(others, "norm."), kHidden, 1e-6);
   const MoeMlp routed(blocks::ParamScope(others, "mlp."), options_with(0));
-  const blocks::GatedMlp shared(blocks::ParamScope(others, "mlp.shared_experts."), {kHidden, 9});
+  const blocks::Mlp shared(blocks::ParamScope(others, "mlp.shared_experts."), {kHidden, 9});
   ASSERT_EQ(specs.size(), others.size());
   for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(specs[i].name, others[i].name);
 

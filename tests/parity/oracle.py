@@ -14,10 +14,13 @@ FAMILIES = sorted(library.native_architectures())
 EXPERTS = {
     "DeepseekV3ForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
     "MixtralForCausalLM": lambda n: {"num_local_experts": n},
+    "NemotronHForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
     "Qwen3MoeForCausalLM": lambda n: {"num_experts": n},
 }
 MIXTURES = sorted(EXPERTS)
-BALANCED = sorted(set(MIXTURES) - {"DeepseekV3ForCausalLM"})  # those with a balance loss
+RECURRENT = ["NemotronHForCausalLM"]  # state-space layers; no RoPE, and the head is never tied
+OTHERS = sorted(set(FAMILIES) - set(RECURRENT))
+BALANCED = sorted(set(MIXTURES) - {"DeepseekV3ForCausalLM", *RECURRENT})  # those with a balance loss
 LATENT = ["DeepseekV3ForCausalLM"]  # latent attention: no head_dim, no grouped queries
 TOLERANCE = 1e-5  # of the norm of the reference, in fp32
 VOCAB = 64
@@ -35,7 +38,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.state_dict(keep_vars=True).items():
             noise = torch.randn(parameter.shape, generator=generator, device="cpu")
-            if "norm" in name:
+            if "norm" in name or name.endswith("mixer.D"):
                 parameter.copy_(1 + 0.2 * noise)
             else:
                 parameter.copy_((0.1 if name.endswith("bias") else parameter.shape[-1] ** -0.5) * noise)
@@ -71,6 +74,28 @@ def run(model: torch.nn.Module, **inputs: Any) -> Result:
         output.loss.backward()
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     return Result(output, grads)
+
+
+def run_plain(model: torch.nn.Module, **inputs: Any) -> Result:
+    """Transformers' result. There a state runs on into the next packed document, so the documents of a
+    recurrent model are given to it as rows of a batch."""
+    positions = inputs.get("position_ids")
+    if type(model).__name__ not in RECURRENT or positions is None or "attention_mask" in inputs:
+        return run(model, **inputs)
+    positions = inputs.pop("position_ids").expand_as(inputs["input_ids"])
+    rows = (positions == 0).flatten().cumsum(0).view_as(positions) - 1
+    mask = torch.zeros(int(rows.max()) + 1, int(positions.max()) + 1, dtype=torch.long, device=rows.device)
+    mask[rows, positions] = 1
+    for name in ("input_ids", "labels"):
+        inputs[name] = torch.full_like(mask, -100 if name == "labels" else 0).index_put(
+            (rows, positions), inputs[name]
+        )
+    result = run(model, attention_mask=mask, **inputs)
+    result.output.logits = result.output.logits[rows, positions]
+    if routers := getattr(result.output, "router_logits", None):
+        places = (rows * mask.shape[1] + positions).flatten()
+        result.output.router_logits = tuple(logits[places] for logits in routers)
+    return result
 
 
 def with_heads_of(family: str, width: int) -> dict[str, int]:
