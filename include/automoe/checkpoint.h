@@ -11,17 +11,26 @@
 
 namespace automoe {
 
+/// How file tensors may also be stored. They are dequantised as they are read, and saved as plain
+/// numbers.
+enum class Quantised {
+  kNo,
+  kMxfp4  // "<disk>_blocks" and "<disk>_scales", dims swapped: src/hub/mxfp4.h
+};
+
 /// One row of a family's name table: how a parameter is spelled on disk. Names without a row are
 /// the same on both sides. The disk pattern says the whole layout:
 ///   {layer}    any number, the same on both sides
-///   {rest}     whatever follows, the same on both sides; at the end. The first rule that fits
-///   counts {expert}   the parameter's dim 0 is cut into one file tensor per expert {a,b,...}  what
-///   is left of dim 0 is cut into equal parts, in this order
-/// Example: "model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight" fills
+///   {rest}     whatever follows, the same on both sides; at the end
+///   {expert}   the parameter's dim 0 is cut into one file tensor per expert
+///   {a,b,...}  what is left of dim 0 is cut into equal parts, in this order
+/// The first rule that fits counts. Example:
+/// "model.layers.{layer}.mlp.experts.{expert}.{gate_proj,up_proj}.weight" fills
 /// "model.layers.{layer}.mlp.experts.gate_up_proj" [E, 2I, H] from 2E tensors [I, H].
 struct NameRule {
   std::string disk;
   std::string parameter;
+  Quantised quantised = Quantised::kNo;
 };
 using NameMap = std::vector<NameRule>;
 

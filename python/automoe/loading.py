@@ -27,7 +27,7 @@ def loads_natively(model: nn.Module, files: list[str] | None, load_config: Any) 
     simple = (
         model._automoe_config is not None
         and files
-        and not load_config.is_quantized
+        and (not load_config.is_quantized or _dequantises(load_config.hf_quantizer))
         and not load_config.ignore_mismatched_sizes
         and load_config.device_mesh is None
         and _one_device(load_config.device_map) is not None
@@ -38,6 +38,12 @@ def loads_natively(model: nn.Module, files: list[str] | None, load_config: Any) 
     folder = Path(files[0]).parent
     whole = [os.path.basename(file) for file in files] == [WEIGHTS]
     return whole or (not (folder / WEIGHTS).exists() and (folder / INDEX).exists())
+
+
+def _dequantises(quantizer: Any) -> bool:
+    """Whether the files are quantised in a way that the engine reads, and the model is not."""
+    config = quantizer.quantization_config
+    return quantizer.pre_quantized and config.quant_method == "mxfp4" and config.dequantize
 
 
 def _one_device(device_map: dict[str, Any] | None) -> torch.device | None:

@@ -11,7 +11,7 @@ from transformers.integrations.moe import (
 )
 
 from automoe import library
-from automoe.disguise import disguised
+from automoe.disguise import disguised, undisguised
 
 EXPERTS = "automoe"  # the name of our experts implementation
 
@@ -62,7 +62,7 @@ GATED_MLP_FAMILIES = [
 ]
 _NORMS = frozenset(f"{family}RMSNorm" for family in RMS_NORM_FAMILIES)
 _MLPS = frozenset(f"{family}MLP" for family in GATED_MLP_FAMILIES)
-_SILU = type(ACT2FN["silu"])
+_SILU, _RELU_SQUARED = type(ACT2FN["silu"]), type(ACT2FN["relu2"])
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -80,10 +80,20 @@ def usable(*tensors: torch.Tensor) -> bool:
 
 
 class RmsNorm:
+    _round_normalised = True
+
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if not usable(hidden_states, self.weight):
             return super().forward(hidden_states)
-        return library.ops().rms_norm(hidden_states, self.weight, self.variance_epsilon)
+        return library.ops().rms_norm(
+            hidden_states, self.weight, self.variance_epsilon, self._round_normalised
+        )
+
+
+class RmsNormRoundedOnce(RmsNorm):
+    """round(w * x / rms(x)), as in GPT-OSS."""
+
+    _round_normalised = False
 
 
 def _silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -97,21 +107,29 @@ class GatedMlp:
         return self.down_proj(_silu_mul(self.gate_proj(x), self.up_proj(x)))
 
 
+def _activation(experts: nn.Module) -> dict[str, str | float] | None:
+    """What stands between the two products, as arguments of our op; None for what it does not know."""
+    if undisguised(type(experts)).__name__ == "GptOssExperts":
+        return {"activation": "clamped_swiglu", "alpha": experts.alpha, "limit": experts.limit}
+    if not experts.has_gate:
+        return {"activation": "relu_squared"} if isinstance(experts.act_fn, _RELU_SQUARED) else None
+    plain = experts.is_concatenated and type(experts)._apply_gate is _default_apply_gate
+    return {"activation": "silu_mul"} if plain and isinstance(experts.act_fn, _SILU) else None
+
+
 def experts_forward(
     self: nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """Transformers' experts interface: [T, H], [T, K], [T, K] -> [T, H]."""
-    covered = (
-        self.has_gate
-        and self.is_concatenated
-        and not (self.has_bias or self.is_transposed or getattr(self, "has_post_expert_norm", False))
-        and type(self)._apply_gate is _default_apply_gate
-        and isinstance(self.act_fn, _SILU)
-        and usable(hidden_states, self.gate_up_proj, self.down_proj)
-    )
-    if not covered:
+    activation = None if getattr(self, "has_post_expert_norm", False) else _activation(self)
+    up = "gate_up_proj" if self.has_gate else "up_proj"
+    matrices = [getattr(self, up), self.down_proj]
+    biases = [getattr(self, f"{up}_bias"), self.down_proj_bias] if self.has_bias else []
+    if activation is None or not usable(hidden_states, *matrices, *biases):
         return grouped_mm_experts_forward(self, hidden_states, top_k_index, top_k_weights)
-    return library.ops().experts(hidden_states, top_k_index, top_k_weights, self.gate_up_proj, self.down_proj)
+    if self.is_transposed:
+        matrices = [matrix.transpose(1, 2) for matrix in matrices]
+    return library.ops().experts(hidden_states, top_k_index, top_k_weights, *matrices, *biases, **activation)
 
 
 ALL_EXPERTS_FUNCTIONS.register(EXPERTS, experts_forward)
@@ -123,6 +141,8 @@ def _mixin_for(module: nn.Module) -> type | None:
         return None
     if cls.__name__ in _NORMS:
         return RmsNorm
+    if cls.__name__ == "GptOssRMSNorm":
+        return RmsNormRoundedOnce
     if cls.__name__ in _MLPS and isinstance(module.act_fn, _SILU):
         return GatedMlp
     return None

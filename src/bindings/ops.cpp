@@ -31,6 +31,13 @@ void adamw(const at::Tensor& parameter, const std::optional<at::Tensor>& master,
                    .seed = static_cast<uint64_t>(seed)});
 }
 
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+                    bool round_normalised) {
+  using kernels::NormRounding;
+  return kernels::rms_norm(
+      x, weight, eps, round_normalised ? NormRounding::kNormalised : NormRounding::kResultOnly);
+}
+
 at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& weights,
                    const at::Tensor& up, const at::Tensor& down,
                    const std::optional<at::Tensor>& up_bias,
@@ -52,7 +59,8 @@ TORCH_LIBRARY_FRAGMENT(automoe, m) {
       "Tensor grad, float learning_rate, float beta1, float beta2, float epsilon, float "
       "weight_decay, int step, int seed) -> ()",
       adamw);
-  m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", kernels::rms_norm);
+  m.def("rms_norm(Tensor x, Tensor weight, float eps, bool round_normalised=True) -> Tensor",
+        rms_norm);
   m.def("silu_mul(Tensor gate, Tensor up) -> Tensor", kernels::silu_mul);
   m.def("apply_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", apply_rope);
   m.def(

@@ -9,6 +9,7 @@ namespace automoe::blocks {
 
 Attention::Attention(ParamScope scope, const Options& o)
     : options_(o),
+      sinks_(o.sinks ? scope.declare("sinks", {o.heads}) : -1),
       q_proj_(scope.child("q_proj"), o.hidden, o.heads * o.head_dim, o.qkv_bias),
       k_proj_(scope.child("k_proj"), o.hidden, o.kv_heads * o.head_dim, o.qkv_bias),
       v_proj_(scope.child("v_proj"), o.hidden, o.kv_heads * o.head_dim, o.qkv_bias),
@@ -36,7 +37,8 @@ BlockOutput Attention::forward(const Context& context, const RmsNorm& norm, cons
   }
   const Tensor out = kernels::attention(
       q, k, heads(qkv[2]), context.sequences.documents,
-      {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window});
+      {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window},
+      sinks_ < 0 ? Tensor() : params[sinks_]);
   return {linear(out.flatten(1), o_proj_.weights(params)), {}, {}};
 }
 

@@ -1,4 +1,5 @@
-// Causal self-attention with grouped queries, optional RoPE, biases, QK-norm and sliding window.
+// Causal self-attention with grouped queries, optional RoPE, biases, QK-norm, sliding
+// window and sinks.
 #pragma once
 
 #include <optional>
@@ -18,12 +19,14 @@ class Attention : public Block {
     bool qk_norm = false;  // RMSNorm over D before RoPE, as in Qwen3
     double eps = 1e-6;     // of the QK-norm
     int64_t window = 0;    // 0: none; else a query sees itself and window - 1 keys before it
+    bool sinks = false;    // a learned score per head that takes its share and adds no value
   };
   Attention(ParamScope scope, const Options& options);
   BlockOutput forward(const Context& context, const RmsNorm& norm, const Tensor& x) const override;
 
  private:
   Options options_;
+  ParamId sinks_;                             // [Hq]
   Linear q_proj_, k_proj_, v_proj_, o_proj_;  // [Hq*D, H], [Hkv*D, H] twice, [H, Hq*D]
   std::optional<RmsNorm> q_norm_, k_norm_;    // [D]
 };

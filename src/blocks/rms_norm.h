@@ -3,12 +3,14 @@
 #pragma once
 
 #include "blocks/context.h"
+#include "kernels/rms_norm.h"
 
 namespace automoe::blocks {
 
 class RmsNorm {
  public:
-  RmsNorm(ParamScope scope, int64_t width, double eps);
+  using Rounding = kernels::NormRounding;
+  RmsNorm(ParamScope scope, int64_t width, double eps, Rounding rounding = Rounding::kNormalised);
   Tensor forward(const Params& params, const Tensor& x) const;  // [..., H] -> [..., H]
   /// norm(x) W_i^T + b_i for each layer: [T, H] -> [T, out_i].
   Tensors then_linear(const Context& context, const Tensor& x,
@@ -17,6 +19,7 @@ class RmsNorm {
  private:
   ParamId weight_;  // [H]
   double eps_;
+  Rounding rounding_;
 };
 
 }  // namespace automoe::blocks

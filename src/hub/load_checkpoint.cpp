@@ -12,6 +12,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "hub/jobs.h"
+#include "hub/mxfp4.h"
 #include "hub/name_map.h"
 #include "hub/parameters.h"
 #include "hub/weights_folder.h"
@@ -31,6 +32,10 @@ std::string list_names(const std::vector<std::string>& names) {
   return out;
 }
 
+std::string describe_place(const FileTensor& from) {
+  return text("[checkpoint] tensor '", from.entry->name, "' in ", from.file->path().string());
+}
+
 // Decides which file tensor fills which part of which parameter, and reads nothing.
 class LoadPlan {
  public:
@@ -44,17 +49,23 @@ class LoadPlan {
                                   const std::vector<std::string>& ignore) const;
 
   std::vector<Transfer> transfers() const;
-  int64_t num_tensors() const { return int64_t(fills_.size()); }
+  int64_t num_tensors() const { return int64_t(used_.size()); }
   int64_t num_bytes() const;
 
  private:
   struct Fill {
     FileTensor from;
     at::Tensor part;
+    std::optional<FileTensor> scales = std::nullopt;  // of a quantised tensor
   };
 
   std::vector<DiskTensor> sources_of(const NamedTensor& parameter);
-  void add_fill(const NamedTensor& parameter, const DiskTensor& source, const FileTensor& from);
+  /// `name` in the files, now used by `parameter`; nothing, and noted, if it is missing or has
+  /// another shape.
+  std::optional<FileTensor> take(const std::string& name, const std::vector<int64_t>& shape,
+                                 const NamedTensor& parameter);
+  void add_plain(const NamedTensor& parameter, const DiskTensor& source);
+  void add_mxfp4(const NamedTensor& parameter, const DiskTensor& source);
 
   const std::map<std::string_view, FileTensor>& files_;
   NameTable table_;
@@ -81,30 +92,54 @@ std::vector<DiskTensor> LoadPlan::sources_of(const NamedTensor& parameter) {
 
 void LoadPlan::add(const NamedTensor& parameter) {
   for (const DiskTensor& source : sources_of(parameter)) {
-    const auto found = files_.find(source.name);
-    if (found == files_.end())
-      missing_.push_back(source.name);
-    else
-      add_fill(parameter, source, found->second);
+    const bool mxfp4 =
+        source.quantised == Quantised::kMxfp4 && files_.contains(mxfp4_blocks_name(source.name));
+    mxfp4 ? add_mxfp4(parameter, source) : add_plain(parameter, source);
   }
 }
 
-void LoadPlan::add_fill(const NamedTensor& parameter, const DiskTensor& source,
-                        const FileTensor& from) {
+std::optional<FileTensor> LoadPlan::take(const std::string& name, const std::vector<int64_t>& shape,
+                                         const NamedTensor& parameter) {
+  const auto found = files_.find(name);
+  if (found == files_.end()) {
+    missing_.push_back(name);
+    return std::nullopt;
+  }
+  const FileTensor& from = found->second;
   const TensorEntry& entry = *from.entry;
   const auto [user, is_new] = used_.emplace(entry.name, parameter.name);
   AUTOMOE_CHECK_VALUE(is_new, "[checkpoint] tensor '", entry.name, "' in ", from.file_name(),
                       " is wanted by two parameters: '", user->second, "' and '", parameter.name,
                       "'");
-  if (entry.shape != source.shape) {
-    misfits_.push_back(text("'", entry.name, "' in ", from.file_name(), ": expected shape ",
-                            shape_text(source.shape), " for '", parameter.name, "' ",
-                            shape_text(parameter.tensor.sizes()), ", found ", describe(entry)));
-    return;
-  }
-  check_convertible(entry, parameter.tensor.scalar_type(),
-                    text("[checkpoint] tensor '", entry.name, "' in ", from.file->path().string()));
-  fills_.push_back({from, source.part_of(parameter.tensor.detach())});
+  if (entry.shape == shape) return from;
+  misfits_.push_back(text("'", entry.name, "' in ", from.file_name(), ": expected shape ",
+                          shape_text(shape), " for '", parameter.name, "' ",
+                          shape_text(parameter.tensor.sizes()), ", found ", describe(entry)));
+  return std::nullopt;
+}
+
+void LoadPlan::add_plain(const NamedTensor& parameter, const DiskTensor& source) {
+  const auto from = take(source.name, source.shape, parameter);
+  if (!from) return;
+  check_convertible(*from->entry, parameter.tensor.scalar_type(), describe_place(*from));
+  fills_.push_back({*from, source.part_of(parameter.tensor.detach())});
+}
+
+void LoadPlan::add_mxfp4(const NamedTensor& parameter, const DiskTensor& source) {
+  auto shape = mxfp4_scales_shape(source.shape);
+  AUTOMOE_CHECK_VALUE(
+      shape && parameter.tensor.is_floating_point(), "[checkpoint] '",
+      mxfp4_blocks_name(source.name), "' cannot fill '", parameter.name, "' ",
+      shape_text(source.shape), " ", at::toString(parameter.tensor.scalar_type()),
+      ": MXFP4 needs floating-point numbers in blocks of 32 along the last dim but one");
+  const auto scales = take(mxfp4_scales_name(source.name), *shape, parameter);
+  shape->push_back(16);
+  const auto blocks = take(mxfp4_blocks_name(source.name), *shape, parameter);
+  if (!scales || !blocks) return;
+  for (const FileTensor& from : {*blocks, *scales})
+    AUTOMOE_CHECK_VALUE(from.entry->dtype == Dtype::kU8, describe_place(from), " is ",
+                        describe(*from.entry), ", expected U8, as MXFP4 is stored");
+  fills_.push_back({*blocks, source.part_of(parameter.tensor.detach()), *scales});
 }
 
 std::vector<std::string> LoadPlan::finish(const std::filesystem::path& folder,
@@ -139,14 +174,20 @@ std::vector<std::string> LoadPlan::finish(const std::filesystem::path& folder,
 
 std::vector<Transfer> LoadPlan::transfers() const {
   std::vector<Transfer> transfers;
-  for (const Fill& fill : fills_)
-    add_transfers(*fill.from.file, *fill.from.entry, fill.part, transfers);
+  for (const auto& [from, part, scales] : fills_)
+    if (scales)
+      add_mxfp4_transfers(*from.file, *from.entry, *scales->file, *scales->entry, part, transfers);
+    else
+      add_transfers(*from.file, *from.entry, part, transfers);
   return transfers;
 }
 
 int64_t LoadPlan::num_bytes() const {
   int64_t bytes = 0;
-  for (const Fill& fill : fills_) bytes += int64_t(fill.from.entry->end - fill.from.entry->begin);
+  for (const auto& [name, parameter] : used_) {
+    const TensorEntry& entry = *files_.at(name).entry;
+    bytes += int64_t(entry.end - entry.begin);
+  }
   return bytes;
 }
 

@@ -112,7 +112,7 @@ at::Tensor DiskTensor::part_of(const at::Tensor& parameter) const {
 
 NameTable::NameTable(const NameMap& rules) {
   for (const NameRule& rule : rules) {
-    rules_.push_back({NamePattern(rule.disk), NamePattern(rule.parameter)});
+    rules_.push_back({NamePattern(rule.disk), NamePattern(rule.parameter), rule.quantised});
     const Rule& now = rules_.back();
     AUTOMOE_CHECK_VALUE(now.disk.has_layer() == now.parameter.has_layer() &&
                             now.disk.has_rest() == now.parameter.has_rest(),
@@ -154,6 +154,7 @@ std::vector<DiskTensor> NameTable::expand(const std::string& parameter,
       if (by_expert) tensor.expert = expert;
       if (num_choices > 0) tensor.first_row = choice * part[0];
       tensor.block = num_experts > 1 ? choice : 0;
+      tensor.quantised = rule->quantised;
     }
   return tensors;
 }

@@ -12,6 +12,7 @@
 
 #include "automoe/error.h"
 #include "hub/jobs.h"
+#include "hub/mxfp4.h"
 
 namespace automoe::hub {
 namespace {
@@ -95,7 +96,7 @@ std::vector<TensorEntry> read_header(const File& file) {
 }
 
 uint64_t file_bytes_of(const Transfer& transfer) {
-  return uint64_t(transfer.tensor.numel()) * uint64_t(dtype_bits(transfer.dtype) / 8);
+  return uint64_t(transfer.tensor.numel()) * uint64_t(dtype_bits(transfer.dtype)) / 8;
 }
 
 // Transfers [first, last), which lie one after another in a file, and their bytes there.
@@ -151,6 +152,7 @@ void check_convertible(const TensorEntry& entry, at::ScalarType wanted, const st
 // cache, but off the disk pread keeps 1.2 GB/s and a mapping 0.05, since each fault waits for its
 // own few pages.
 void read_transfer(const Transfer& transfer) {
+  if (transfer.scales) return read_mxfp4(transfer);
   // Bytes other than 0 and 1 are no valid bool; as integers they convert.
   const at::ScalarType type =
       transfer.dtype == Dtype::kBool ? at::kByte : scalar_type_of(transfer.dtype).value();
@@ -175,8 +177,12 @@ void read_transfers(std::vector<Transfer> transfers, int threads,
   run_jobs(ranges.size(), threads, [&](size_t i) {
     const Range& range = ranges[i];
     transfers[range.first].file->read_ahead(range.begin, range.end - range.begin);
-    for (size_t j = range.first; j < range.last; ++j) read_transfer(transfers[j]);
-    on_read(range.end - range.begin);
+    uint64_t bytes = range.end - range.begin;
+    for (size_t j = range.first; j < range.last; ++j) {
+      read_transfer(transfers[j]);
+      if (transfers[j].scales) bytes += transfers[j].scales->bytes;
+    }
+    on_read(bytes);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "core/file.h"
@@ -29,6 +30,12 @@ class SafetensorsFile {
   std::vector<TensorEntry> tensors_;
 };
 
+/// Where the scales of quantised numbers lie.
+struct BlockScales {
+  const File* file;
+  uint64_t offset, bytes;
+};
+
 /// Bytes of a file and the tensor they fill or come from; at most some 16 MiB, so that threads
 /// share large tensors. The tensor may lie on any device, with any strides.
 struct Transfer {
@@ -36,6 +43,7 @@ struct Transfer {
   uint64_t offset = 0;
   Dtype dtype = Dtype::kF32;  // of the bytes
   at::Tensor tensor;
+  std::optional<BlockScales> scales = std::nullopt;  // the bytes are numbers to be scaled
 };
 
 /// Appends the transfers of one file tensor. Its shape must be that of `tensor`.
@@ -47,8 +55,9 @@ void add_transfers(const File& file, const TensorEntry& entry, const at::Tensor&
 /// know.
 void check_convertible(const TensorEntry& entry, at::ScalarType wanted, const std::string& where);
 
-/// File to tensor, converting the type. Needs no memory on the host where the types agree, the
-/// tensor is contiguous and lies there; else a small staging tensor.
+/// File to tensor, converting the type; dequantising where there are scales. Needs no memory on the
+/// host where the types agree, the tensor is contiguous and lies there; else a small staging
+/// tensor.
 void read_transfer(const Transfer& transfer);
 
 /// Reads all of them on up to `threads` threads, which tell `on_read` of the bytes as they come.

@@ -9,6 +9,7 @@ namespace {
 using at::Tensor;
 
 // softmax(scale q k^T + mask) v with every score spelled out; documents and window become one mask.
+// A fourth input is the sinks: one more score of each row, without a value.
 TensorFunction formula(const Documents& documents, const AttentionOptions& options) {
   return [=](const Tensors& in) {
     const Tensor &q = in[0], &k = in[1], &v = in[2];
@@ -23,13 +24,18 @@ TensorFunction formula(const Documents& documents, const AttentionOptions& optio
       begin = end;
     }
     const Tensor scores = at::einsum("ihd,jhd->hij", {widened(q), widened(keys)}) * options.scale;
-    const Tensor p = scores.masked_fill(seen.logical_not().to(q.device()), -INFINITY).softmax(-1);
+    Tensor all = scores.masked_fill(seen.logical_not().to(q.device()), -INFINITY);
+    if (in.size() > 3)
+      all = at::cat({all, widened(in[3]).view({-1, 1, 1}).expand({-1, tokens, 1})}, 2);
+    const Tensor p = all.softmax(-1).narrow(2, 0, tokens);
     return at::einsum("hij,jhd->ihd", {p, widened(values)}).to(q.scalar_type());
   };
 }
 
 TensorFunction actual(const Documents& documents, const AttentionOptions& options) {
-  return [=](const Tensors& in) { return attention(in[0], in[1], in[2], documents, options); };
+  return [=](const Tensors& in) {
+    return attention(in[0], in[1], in[2], documents, options, in.size() > 3 ? in[3] : Tensor());
+  };
 }
 
 struct Heads {
@@ -40,6 +46,11 @@ Tensors inputs(int64_t tokens, Heads heads, at::Device device, at::ScalarType dt
   return {random_tensor({tokens, heads.query, heads.dim}, device, 1, dtype),
           random_tensor({tokens, heads.key, heads.dim}, device, 2, dtype),
           random_tensor({tokens, heads.key, heads.dim}, device, 3, dtype)};
+}
+
+Tensors with_sinks(Tensors in, at::ScalarType dtype = at::kFloat) {
+  in.push_back(random_tensor({in[0].size(1)}, in[0].device(), 4, dtype) * 2);
+  return in;
 }
 
 const std::vector<std::vector<int64_t>> kPackings{{1},         {13},        {1, 2, 3},
@@ -57,6 +68,85 @@ TEST(Attention, ValueAndGradientsMatchTheFormulaForEveryPackingAndWindow) {
           expect_same_value_and_grads(actual(documents, options), formula(documents, options),
                                       inputs(documents.tokens(), {4, 2, 16}, device, dtype));
         }
+}
+
+TEST(Attention, SinksMatchTheFormulaForEveryPackingAndWindow) {
+  for (const at::Device device : test_devices())
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const std::vector<int64_t>& ends : kPackings)
+        for (const int64_t window : {0, 1, 2, 5, 100}) {
+          SCOPED_TRACE(::testing::Message() << device << " " << dtype << " ends "
+                                            << at::IntArrayRef(ends) << " window " << window);
+          const Documents documents = Documents::from_ends(ends, device);
+          const AttentionOptions options{.scale = 0.3, .window = window};
+          expect_same_value_and_grads(
+              actual(documents, options), formula(documents, options),
+              with_sinks(inputs(documents.tokens(), {4, 2, 16}, device, dtype), dtype));
+        }
+}
+
+TEST(Attention, SinksAndWindowsReachAcrossBlocksOfQueries) {
+  for (const at::Device device : test_devices())
+    for (const int64_t window : {0, 7, 130, 200}) {
+      SCOPED_TRACE(text(device, " window ", window));
+      const Documents documents = Documents::from_ends({131, 420}, device);
+      const AttentionOptions options{.scale = 0.3, .window = window};
+      const Tensors in = inputs(420, {3, 1, 8}, device);
+      expect_same_value_and_grads(actual(documents, options), formula(documents, options), in);
+      expect_same_value_and_grads(actual(documents, options), formula(documents, options),
+                                  with_sinks(in));
+    }
+}
+
+TEST(Attention, SinksOfAnyHeadWidthAndDtypeOfTheirOwn) {
+  for (const at::Device device : test_devices())
+    for (const auto& [dim, value_dim] : {std::pair{20, 20}, std::pair{24, 16}, std::pair{7, 5}}) {
+      const Documents documents = Documents::from_ends({4, 13, 14}, device);
+      Tensors in = inputs(14, {4, 2, dim}, device, at::kBFloat16);
+      in[2] = random_tensor({14, 2, value_dim}, device, 3, at::kBFloat16);
+      expect_same_value_and_grads(actual(documents, {0.3, 3}), formula(documents, {0.3, 3}),
+                                  with_sinks(in, at::kFloat));
+    }
+}
+
+TEST(Attention, ASinkTakesItsShareAndNoneAtMinusInfinity) {
+  for (const at::Device device : test_devices())
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const Documents documents = Documents::from_ends({1, 17}, device);
+      const Tensors in = inputs(17, {4, 2, 16}, device, dtype);
+      const auto with = [&](double sink) {
+        return attention(in[0], in[1], in[2], documents, {0.25, 0}, at::full({4}, sink, device));
+      };
+      const Tensor without = attention(in[0], in[1], in[2], documents, {0.25, 0});
+      EXPECT_LT(relative_error(with(-1e4), without), tolerance(dtype));
+      EXPECT_EQ(with(1e4).abs().max().item<float>(), 0.0f);
+    }
+}
+
+TEST(Attention, MemoryGrowsWithTokensNotWithTheirSquare) {
+  const int64_t tokens = 3000;
+  const Documents documents = Documents::from_ends({tokens}, at::kCPU);
+  for (const int64_t window : {0, 50}) {
+    const Tensors in = with_sinks(inputs(tokens, {2, 1, 8}, at::kCPU));
+    const LargestAllocation allocation;
+    value_and_grads(actual(documents, {0.3, window}), in);
+    EXPECT_LT(allocation.bytes(), tokens * tokens * sizeof(float) / 2);
+  }
+}
+
+TEST(Attention, GivesTheGradientOfASinkAlone) {
+  for (const at::Device device : test_devices())
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const Documents documents = Documents::from_ends({5, 14}, device);
+      Tensors in = with_sinks(inputs(14, {4, 2, 16}, device, dtype), dtype);
+      in[3].requires_grad_(true);
+      const Tensor out = actual(documents, {0.3, 4})(in),
+                   expected = formula(documents, {0.3, 4})(in);
+      const Tensor upstream = random_tensor(out.sizes(), device, 9, dtype);
+      const Tensor grad = torch::autograd::grad({out}, {in[3]}, {upstream})[0];
+      const Tensor truth = torch::autograd::grad({expected}, {in[3]}, {upstream})[0];
+      EXPECT_LT(relative_error(grad, truth), tolerance(dtype));
+    }
 }
 
 TEST(Attention, GroupsQueryHeads) {
@@ -151,6 +241,9 @@ TEST(Attention, AcceptsNoTokens) {
     const Documents none = Documents::from_ends({}, device);
     const Tensors all = value_and_grads(actual(none, {}), inputs(0, {4, 2, 16}, device));
     EXPECT_EQ(all[0].sizes(), (std::vector<int64_t>{0, 4, 16}));
+    const Tensors sinks =
+        value_and_grads(actual(none, {}), with_sinks(inputs(0, {4, 2, 16}, device)));
+    EXPECT_EQ(sinks[4].abs().max().item<float>(), 0.0f);
   }
 }
 
@@ -163,6 +256,8 @@ TEST(Attention, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 4), x(5, 2, 4), documents, {}), ValueError);
   EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 8), x(5, 1, 8), documents, {}), ValueError);
   EXPECT_THROW(attention(x(6, 4, 8), x(6, 2, 8), x(6, 2, 8), documents, {}), ValueError);
+  EXPECT_THROW(attention(x(5, 4, 8), x(5, 2, 8), x(5, 2, 8), documents, {}, at::zeros({2})),
+               ValueError);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ struct Forward {
   Tensor y, sum, inverse_rms;  // sum is undefined without residual
 };
 
-Forward run_forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+Forward run_forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps,
+                    NormRounding rounding) {
   const auto like_x = x.options().memory_format(at::MemoryFormat::Contiguous);
   Forward out{
       .y = at::empty(x.sizes(), like_x),
@@ -30,6 +31,7 @@ Forward run_forward(const Tensor& x, const Tensor& residual, const Tensor& weigh
                             .rows = out.inverse_rms.numel(),
                             .width = weight.size(0),
                             .eps = eps,
+                            .rounding = rounding,
                             .dtype = dtype_of(x, "rms_norm")};
   if (x.is_cpu())
     rms_norm_fwd_cpu(args);
@@ -43,7 +45,8 @@ struct Backward {
 };
 
 Backward run_backward(const Tensor& dy, const Tensor& d_sum, const Tensor& x, const Tensor& weight,
-                      const Tensor& inverse_rms, bool want_dx, bool want_dweight) {
+                      const Tensor& inverse_rms, NormRounding rounding, bool want_dx,
+                      bool want_dweight) {
   const Tensor dense_dy = dy.contiguous(),
                dense_d_sum = d_sum.defined() ? d_sum.contiguous() : d_sum;
   const int64_t rows = inverse_rms.numel(), width = weight.size(0);
@@ -65,6 +68,7 @@ Backward run_backward(const Tensor& dy, const Tensor& d_sum, const Tensor& x, co
                             .rows = rows,
                             .width = width,
                             .parts = want_dweight ? parts.size(0) : 0,
+                            .rounding = rounding,
                             .dtype = dtype_of(x, "rms_norm")};
   if (x.is_cpu())
     rms_norm_bwd_cpu(args);
@@ -75,18 +79,21 @@ Backward run_backward(const Tensor& dy, const Tensor& d_sum, const Tensor& x, co
 }
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, double eps) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, double eps,
+                        NormRounding rounding) {
     const Tensor dense = x.contiguous(), dense_weight = weight.contiguous();
-    const Forward out = run_forward(dense, {}, dense_weight, eps);
+    const Forward out = run_forward(dense, {}, dense_weight, eps, rounding);
+    ctx->saved_data["rounding"] = static_cast<int64_t>(rounding);
     ctx->save_for_backward({dense, dense_weight, out.inverse_rms});
     return out.y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const Backward out = run_backward(grads[0], {}, saved[0], saved[1], saved[2],
+    const auto rounding = static_cast<NormRounding>(ctx->saved_data["rounding"].toInt());
+    const Backward out = run_backward(grads[0], {}, saved[0], saved[1], saved[2], rounding,
                                       ctx->needs_input_grad(0), ctx->needs_input_grad(1));
-    return {out.dx, out.dweight, Tensor()};
+    return {out.dx, out.dweight, Tensor(), Tensor()};
   }
 };
 
@@ -95,7 +102,8 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
                                const Tensor& weight, double eps) {
     ctx->set_materialize_grads(false);
     const Tensor dense_weight = weight.contiguous();
-    const Forward out = run_forward(x.contiguous(), residual.contiguous(), dense_weight, eps);
+    const Forward out = run_forward(x.contiguous(), residual.contiguous(), dense_weight, eps,
+                                    NormRounding::kNormalised);
     ctx->save_for_backward({out.sum, dense_weight, out.inverse_rms});
     return {out.sum, out.y};
   }
@@ -105,8 +113,8 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
       return {grads[0], grads[0], Tensor(), Tensor()};  // the norm was not used
     const variable_list saved = ctx->get_saved_variables();
     const bool want_dx = ctx->needs_input_grad(0) || ctx->needs_input_grad(1);
-    const Backward out = run_backward(grads[1], grads[0], saved[0], saved[1], saved[2], want_dx,
-                                      ctx->needs_input_grad(2));
+    const Backward out = run_backward(grads[1], grads[0], saved[0], saved[1], saved[2],
+                                      NormRounding::kNormalised, want_dx, ctx->needs_input_grad(2));
     return {out.dx, out.dx, out.dweight, Tensor()};
   }
 };
@@ -119,10 +127,14 @@ void check(const Tensor& x, const Tensor& weight) {
 
 }  // namespace
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, NormRounding rounding) {
   check(x, weight);
-  if (x.scalar_type() == weight.scalar_type()) return RmsNorm::apply(x, weight, eps);
-  return RmsNorm::apply(x, at::ones_like(weight, x.scalar_type()), eps) * weight;
+  const at::ScalarType dtype = x.scalar_type();
+  if (dtype == weight.scalar_type()) return RmsNorm::apply(x, weight, eps, rounding);
+  if (rounding == NormRounding::kNormalised)
+    return RmsNorm::apply(x, at::ones_like(weight, dtype), eps, rounding) * weight;
+  const at::ScalarType wide = at::promote_types(dtype, weight.scalar_type());
+  return RmsNorm::apply(x.to(wide), weight.to(wide), eps, rounding).to(dtype);
 }
 
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,

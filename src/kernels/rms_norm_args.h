@@ -5,6 +5,10 @@
 
 namespace automoe::kernels {
 
+/// What is rounded to x's dtype besides the result of y = w * (x / rms): the normalised x before it
+/// meets the weight, as Llama's code has it, or nothing, as GPT-OSS's.
+enum class NormRounding : uint8_t { kNormalised, kResultOnly };
+
 struct RmsNormFwdArgs {
   const void* x;         // [rows, width]
   const void* residual;  // [rows, width] or null
@@ -14,6 +18,7 @@ struct RmsNormFwdArgs {
   void* inverse_rms;     // [rows] fp32, double for double
   int64_t rows, width;
   double eps;
+  NormRounding rounding;
   DType dtype;  // of all but inverse_rms
 };
 
@@ -26,6 +31,7 @@ struct RmsNormBwdArgs {
   void* dx;                 // [rows, width] or null
   void* dweight_parts;  // [parts, width] fp32 (double for double), or null; their sum is dweight
   int64_t rows, width, parts;
+  NormRounding rounding;
   DType dtype;  // of dy, d_sum, x, weight, dx
 };
 

@@ -40,6 +40,42 @@ TEST(RmsNorm, HalfPrecisionIsAsExactAsTheFormula) {
       expect_as_exact_as_formula(actual, formula, inputs({257, 576}, device, dtype));
 }
 
+// As Transformers writes it for GPT-OSS.
+Tensor rounded_once(const Tensors& in) {
+  const Tensor wide = widened(in[0]);
+  const Tensor normed = wide * at::rsqrt(wide.square().mean(-1, true) + kEps);
+  return (in[1] * normed).to(in[0].scalar_type());
+}
+
+Tensor actual_rounded_once(const Tensors& in) {
+  return rms_norm(in[0], in[1], kEps, NormRounding::kResultOnly);
+}
+
+TEST(RmsNorm, RoundsTheResultAloneWhereAskedTo) {
+  for (const at::Device device : test_devices())
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      const Tensors in = inputs({257, 576}, device, dtype);
+      expect_same_value_and_grads(actual_rounded_once, rounded_once, in);
+      expect_as_exact_as_formula(actual_rounded_once, rounded_once, in);
+      const Tensor twice = actual(in), once = actual_rounded_once(in);
+      EXPECT_GT(once.ne(twice).sum().item<int64_t>(), once.numel() / 20);
+      // Statistics differ by their order of summation: few results, by one step.
+      EXPECT_LT(once.ne(rounded_once(in)).sum().item<int64_t>(), once.numel() / 500);
+    }
+  for (const at::Device device : test_devices())
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{7, 33}, {3, 5001}})
+      expect_same_value_and_grads(actual_rounded_once, rounded_once, inputs(shape, device));
+}
+
+TEST(RmsNorm, AWiderWeightIsUsedAsItIsWhereTheResultAloneIsRounded) {
+  for (const at::Device device : test_devices()) {
+    const Tensors in{random_tensor({11, 40}, device, 1, at::kBFloat16),
+                     random_tensor({40}, device, 2)};
+    EXPECT_EQ(actual_rounded_once(in).scalar_type(), at::kBFloat16);
+    expect_same_value_and_grads(actual_rounded_once, rounded_once, in);
+  }
+}
+
 TEST(RmsNorm, AWiderWeightWidensTheResult) {
   for (const at::Device device : test_devices()) {
     const Tensors in{random_tensor({11, 40}, device, 1, at::kBFloat16),

@@ -96,7 +96,7 @@ CausalLM CausalLM::from_config(const std::string& config_json, uint64_t seed, at
     at::Tensor& tensor = out.parameters_[i].tensor;
     if (spec.is_norm)
       tensor.fill_(1);
-    else if (spec.shape.size() == 1)
+    else if (spec.shape.size() == 1 || spec.name.ends_with("bias"))
       tensor.zero_();
     else
       tensor.copy_(at::empty(spec.shape, at::kFloat).normal_(0, std, generator));
@@ -190,6 +190,7 @@ void CausalLM::save_pretrained(const fs::path& folder, const SaveOptions& option
   if (adapter_) return save_adapter(folder);
   Json config = parse_json(config_json_, "config");
   config.erase("torch_dtype");
+  config.erase("quantization_config");  // loading has dequantised
   config["dtype"] = dtype_name(parameters_.front().tensor.scalar_type());
   SaveOptions complete = options;
   complete.buffers = models::buffers_of(*model_);

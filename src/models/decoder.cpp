@@ -69,13 +69,16 @@ BlockOf DecoderConfig::dense_mlp(bool bias) const {
 }
 
 LayerOf DecoderConfig::layers(const BlockOf& attention, const BlockOf& mlp) const {
-  return [=, hidden = hidden_size, eps = rms_norm_eps](ParamScope scope, int64_t layer) {
+  return [=, hidden = hidden_size, eps = rms_norm_eps, rounding = norm_rounding](ParamScope scope,
+                                                                                 int64_t layer) {
+    const auto norm = [&](const char* name) {
+      return blocks::RmsNorm(scope.child(name), hidden, eps, rounding);
+    };
     auto self_attn = attention(scope.child("self_attn"), layer);
     auto feed_forward = mlp(scope.child("mlp"), layer);
     std::vector<Branch> branches;
-    branches.push_back({std::move(self_attn), {scope.child("input_layernorm"), hidden, eps}});
-    branches.push_back(
-        {std::move(feed_forward), {scope.child("post_attention_layernorm"), hidden, eps}});
+    branches.push_back({std::move(self_attn), norm("input_layernorm")});
+    branches.push_back({std::move(feed_forward), norm("post_attention_layernorm")});
     return branches;
   };
 }
@@ -144,7 +147,8 @@ Decoder::Decoder(const DecoderConfig& config, const LayerOf& layer_of) : config_
     auto branches = layer_of(model.child("layers." + std::to_string(i)), i);
     layers_.push_back({std::move(branches), first, model.count()});
   }
-  norm_.emplace(model.child(config.final_norm_name), config.hidden_size, config.rms_norm_eps);
+  norm_.emplace(model.child(config.final_norm_name), config.hidden_size, config.rms_norm_eps,
+                config.norm_rounding);
   lm_head_ = config.tie_word_embeddings
                  ? embed_tokens_
                  : root.child("lm_head").declare("weight", {config.vocab_size, config.hidden_size});

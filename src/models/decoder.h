@@ -32,7 +32,8 @@ struct DecoderConfig {  // keys as in config.json
 
   // What a family spells or does differently.
   std::string embedding_name = "embed_tokens", final_norm_name = "norm";  // below "model."
-  bool fp32_logits = false;  // the caller gets them in fp32, whatever the model's dtype
+  bool fp32_logits = false;  // the caller gets logits in fp32
+  blocks::RmsNorm::Rounding norm_rounding = blocks::RmsNorm::Rounding::kNormalised;
   std::vector<std::string> carried = {};  // Model::carried
 
   /// Carries the num_nextn_predict_layers layers behind the last one, as DeepSeek stores them.

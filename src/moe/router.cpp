@@ -7,14 +7,16 @@
 namespace automoe::moe {
 
 SoftmaxRouter::SoftmaxRouter(blocks::ParamScope scope, const Options& options)
-    : options_(options), weight_(scope.declare("weight", {options.num_experts, options.hidden})) {
+    : options_(options),
+      weight_(scope.declare("weight", {options.num_experts, options.hidden})),
+      bias_(options.bias ? scope.declare("bias", {options.num_experts}) : -1) {
   AUTOMOE_CHECK_VALUE(options.top_k >= 1 && options.top_k <= options.num_experts,
                       "[router] num_experts_per_tok must be between 1 and the ",
                       options.num_experts, " experts, got ", options.top_k);
 }
 
 Routing SoftmaxRouter::forward(const blocks::Params& params, const Tensor& x) const {
-  const Tensor logits = at::linear(x, params[weight_]);
+  const Tensor logits = blocks::linear(x, {params[weight_], bias_ < 0 ? Tensor() : params[bias_]});
   const Tensor probabilities = at::softmax(logits, /*dim=*/-1, at::kFloat);
   auto [weights, indices] = probabilities.topk(options_.top_k, /*dim=*/-1);
   if (options_.normalize) weights = weights / weights.sum(-1, /*keepdim=*/true);

@@ -23,7 +23,8 @@ class Router {
   virtual Routing forward(const blocks::Params& params, const Tensor& x) const = 0;  // [T, H]
 };
 
-/// Softmax over all experts in fp32, then the K largest, as in Qwen3-MoE and Mixtral.
+/// Softmax over all experts in fp32, then the K largest, as in Qwen3-MoE and Mixtral. Normalised,
+/// it is the softmax over the K largest logits, as GPT-OSS has it.
 class SoftmaxRouter : public Router {
  public:
   struct Options {
@@ -31,13 +32,14 @@ class SoftmaxRouter : public Router {
     bool normalize;     // the chosen weights are divided by their sum
     bool fp32_weights;  // weights stay fp32 (Mixtral), or are rounded to the logits' dtype
                         // (Qwen3-MoE)
+    bool bias = false;
   };
   SoftmaxRouter(blocks::ParamScope scope, const Options& options);
   Routing forward(const blocks::Params& params, const Tensor& x) const override;
 
  private:
   Options options_;
-  blocks::ParamId weight_;  // [E, H]
+  blocks::ParamId weight_, bias_;  // [E, H], [E]
 };
 
 /// The router of DeepSeek-V3 (arXiv 2412.19437, eq. 12-16), all in fp32: scores are sigmoids; a

@@ -24,6 +24,26 @@ TEST(SoftmaxRouter, CountsSumToTokensTimesTopKAndRenormalisedWeightsToOne) {
   EXPECT_LT((routing.weights.sum(1) - 1).abs().max().item<double>(), 1e-6);
 }
 
+TEST(SoftmaxRouter, NormalisedItIsTheSoftmaxOverTheLargestLogitsBiasIncluded) {
+  std::vector<ParameterSpec> specs;
+  const SoftmaxRouter router(blocks::ParamScope(specs, "router."), {.hidden = 6,
+                                                                    .num_experts = 5,
+                                                                    .top_k = 3,
+                                                                    .normalize = true,
+                                                                    .fp32_weights = false,
+                                                                    .bias = true});
+  ASSERT_EQ(specs.size(), 2u);
+  EXPECT_EQ(specs[1].name, "router.bias");
+  const Tensor x = random_tensor({11, 6}, at::kCPU, 4), weight = random_tensor({5, 6}, at::kCPU, 3);
+  const Tensor bias = random_tensor({5}, at::kCPU, 5) * 3;
+  const Routing routing = router.forward(blocks::Params({weight, bias}), x);
+  const Tensor logits = at::linear(x, weight, bias);
+  const auto [largest, indices] = logits.topk(3);
+  EXPECT_TRUE(routing.logits.equal(logits));
+  EXPECT_TRUE(routing.indices.equal(indices));
+  EXPECT_LT(kernels::relative_error(routing.weights, largest.softmax(-1)), 1e-6);
+}
+
 TEST(SoftmaxRouter, ImpossibleTopKIsNamed) {
   std::vector<ParameterSpec> specs;
   const SoftmaxRouter::Options options{

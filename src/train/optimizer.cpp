@@ -8,6 +8,14 @@
 #include "kernels/adamw.h"
 
 namespace automoe::train {
+namespace {
+
+// Norms and biases, those of experts too, decay nowhere.
+bool decays(const NamedTensor& parameter) {
+  return parameter.tensor.dim() > 1 && !parameter.name.ends_with("bias");
+}
+
+}  // namespace
 
 Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, const OptimizerOptions& options)
     : options_(options) {
@@ -38,7 +46,7 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
                      .beta1 = options_.beta1,
                      .beta2 = options_.beta2,
                      .epsilon = options_.epsilon,
-                     .weight_decay = slot.parameter.tensor.dim() > 1 ? options_.weight_decay : 0.0,
+                     .weight_decay = decays(slot.parameter) ? options_.weight_decay : 0.0,
                      .step = updates_,
                      .seed = mix(options_.seed) + mix(uint64_t(updates_)) + i});
   }

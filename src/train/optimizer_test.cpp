@@ -32,6 +32,18 @@ TEST(Optimizer, Bf16WeightsMoveUnderALearningRateTooSmallForBf16) {
   EXPECT_LT(weights.to(at::kFloat).max().item<double>(), 1.0);
 }
 
+TEST(Optimizer, OnlyMatricesDecayNotNormsNorBiasesThoseOfExpertsIncluded) {
+  const at::Tensor matrix = leaf(at::ones({3, 5})), norm = leaf(at::ones({5})),
+                   biases = leaf(at::ones({3, 5}));
+  Optimizer optimizer(
+      {{"experts.down_proj", matrix}, {"norm.weight", norm}, {"experts.down_proj_bias", biases}},
+      {.weight_decay = 0.1});
+  for (const at::Tensor& parameter : {matrix, norm, biases}) set_grad(parameter, 0.0);
+  optimizer.step(0.5, {});
+  EXPECT_LT(matrix.max().item<double>(), 0.99);
+  EXPECT_TRUE(norm.eq(1).all().item<bool>() && biases.eq(1).all().item<bool>());
+}
+
 TEST(Optimizer, Bf16WeightsDecayUnderALearningRateTooSmallForBf16) {
   const at::Tensor weights = leaf(at::ones({64, 64}, at::kBFloat16));
   Optimizer optimizer({{"w", weights}}, {.weight_decay = 0.1});

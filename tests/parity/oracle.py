@@ -1,18 +1,24 @@
 """Small models of every native family, beside plain Transformers with the same weights."""
 
+import functools
 import json
 import os
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
 from automoe import AutoModelForCausalLM, library
+from automoe.disguise import disguised
+from transformers.models.gpt_oss import modeling_gpt_oss
 
 FAMILIES = sorted(library.native_architectures())
+GPT_OSS = "GptOssForCausalLM"
 # How a config asks for n experts.
 EXPERTS = {
     "DeepseekV3ForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
+    GPT_OSS: lambda n: {"num_local_experts": n},
     "MixtralForCausalLM": lambda n: {"num_local_experts": n},
     "NemotronHForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
     "Qwen3MoeForCausalLM": lambda n: {"num_experts": n},
@@ -44,6 +50,20 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
                 parameter.copy_((0.1 if name.endswith("bias") else parameter.shape[-1] ** -0.5) * noise)
 
 
+class GptOssToldOfPositions:
+    """GPT-OSS's code builds its masks without position_ids, so packed documents see each other. As an oracle
+    the same code is told of them."""
+
+    def forward(self, *args: Any, position_ids: torch.Tensor | None = None, **kwargs: Any) -> Any:
+        masks = ("create_causal_mask", "create_sliding_window_causal_mask")
+        makers = {
+            name: functools.partial(getattr(modeling_gpt_oss, name), position_ids=position_ids)
+            for name in masks
+        }
+        with mock.patch.multiple(modeling_gpt_oss, **makers):
+            return super().forward(*args, position_ids=position_ids, **kwargs)
+
+
 def make_pair(
     family: str,
     seed: int = 0,
@@ -51,10 +71,13 @@ def make_pair(
     attention: str = "eager",
     **changes: Any,
 ) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedModel]:
-    """(Transformers, automoe), both in training mode."""
+    """(Transformers, automoe), both in training mode. GPT-OSS knows no sdpa."""
     config = make_config(family, **changes)
+    attention = "eager" if family == GPT_OSS else attention
     plain = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     randomise(plain, seed)
+    if family == GPT_OSS:
+        plain.model.__class__ = disguised(type(plain.model), GptOssToldOfPositions)
     ours = AutoModelForCausalLM.from_config(make_config(family, **changes))
     ours.load_state_dict(plain.state_dict())
     return plain.to(DEVICE, dtype).train(), ours.to(DEVICE, dtype).train()

@@ -12,7 +12,17 @@ import pytest
 import torch
 import transformers
 from automoe import AutoModelForCausalLM, library
-from oracle import FAMILIES, MIXTURES, OTHERS, assert_close, make_config, make_pair, randomise, tokens
+from oracle import (
+    FAMILIES,
+    GPT_OSS,
+    MIXTURES,
+    OTHERS,
+    assert_close,
+    make_config,
+    make_pair,
+    randomise,
+    tokens,
+)
 from safetensors import safe_open
 
 Plain = transformers.AutoModelForCausalLM
@@ -85,6 +95,89 @@ def test_l1_fused_experts_stay_fused_and_separate_ones_separate(family, tmp_path
         assert_close(ours(tokens(1, 5)).logits, plain(tokens(1, 5)).logits, kind)
 
 
+def test_l5_gpt_oss_is_saved_expert_in_out_with_gate_and_up_in_turn(tmp_path):
+    """Every number says where it belongs: 100 * expert + input + output / 100."""
+    _, ours = make_pair(GPT_OSS)
+    experts = ours.model.layers[1].mlp.experts
+    at = torch.arange
+    value = (
+        100 * at(4).view(4, 1, 1) + at(32).view(1, 32, 1) + at(32).view(1, 1, 32) / 100
+    )  # [expert, in, out]
+    with torch.no_grad():
+        experts.gate_up_proj[:, :, 0::2] = value / 1e3  # gate
+        experts.gate_up_proj[:, :, 1::2] = -value / 1e3  # up
+        experts.down_proj.copy_(value / 1e3)
+    ours.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        gate_up = file.get_tensor("model.layers.1.mlp.experts.gate_up_proj")
+        down = file.get_tensor("model.layers.1.mlp.experts.down_proj")
+    assert torch.equal(gate_up[..., 0::2], value / 1e3) and torch.equal(gate_up[..., 1::2], -value / 1e3)
+    assert torch.equal(down, value / 1e3)
+    batch = {"input_ids": tokens(2, 11), "use_cache": False}
+    assert_close(ours(**batch).logits, Plain.from_pretrained(tmp_path)(**batch).logits, "logits")
+    assert ours.automoe.path == "engine"
+
+
+def as_mxfp4(folder: Path) -> Path:
+    """The GPT-OSS checkpoint in `folder` with random MXFP4 experts, as the published ones have them."""
+    from safetensors.torch import load_file, save_file
+
+    generator = torch.Generator().manual_seed(5)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_proj") and "experts" in name]:
+        experts, width, rows = tensors.pop(name).shape
+        shape = (experts, rows, width // 32)
+        blocks = torch.randint(0, 256, (*shape, 16), generator=generator, dtype=torch.uint8)
+        tensors[f"{name}_blocks"] = blocks
+        tensors[f"{name}_scales"] = torch.randint(119, 126, shape, generator=generator, dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    not_converted = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    quantised = {"quant_method": "mxfp4", "modules_to_not_convert": not_converted}
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": quantised}))
+    return folder
+
+
+def mxfp4_checkpoint(folder: Path, **changes) -> Path:
+    model = Plain.from_config(make_config(GPT_OSS, **changes)).to(torch.bfloat16)
+    randomise(model, 0)
+    model.save_pretrained(folder)
+    return as_mxfp4(folder)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_mxfp4_is_dequantised_to_the_bits_of_transformers_by_the_engine_itself(asked, tmp_path, monkeypatch):
+    source = mxfp4_checkpoint(tmp_path / "mxfp4", intermediate_size=96, num_local_experts=3)
+    dequantise = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+    plain = Plain.from_pretrained(source, **dequantise)
+    monkeypatch.setattr(
+        transformers.PreTrainedModel, "_load_pretrained_model", None
+    )  # not through Transformers
+    ours = AutoModelForCausalLM.from_pretrained(source, **(dequantise if asked else {}))
+    expected, found = plain.state_dict(), ours.state_dict()
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert tensor.dtype == found[name].dtype == torch.bfloat16, name
+        assert torch.equal(tensor, found[name]), name
+    assert not getattr(ours, "is_quantized", False) and not hasattr(ours.config, "quantization_config")
+    batch = {"input_ids": tokens(2, 11), "labels": tokens(2, 11), "use_cache": False}
+    ours.train()(**batch).loss.backward()
+    assert ours.automoe.path == "engine"
+
+
+def test_what_was_mxfp4_is_saved_as_plain_bfloat16(tmp_path):
+    source = mxfp4_checkpoint(tmp_path / "mxfp4")
+    ours = AutoModelForCausalLM.from_pretrained(source)
+    plain = Plain.from_pretrained(source, quantization_config=transformers.Mxfp4Config(dequantize=True))
+    for model, name in ((ours, "ours"), (plain, "plain")):
+        model.save_pretrained(tmp_path / name, **SHARDS)
+    assert files_of(tmp_path / "ours") == files_of(tmp_path / "plain")
+    assert not any("_blocks" in name or "_scales" in name for name in names_in(tmp_path / "ours"))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").state_dict()
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, again[name]), name
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_l2_a_trained_model_loads_elsewhere_complete_and_computes_the_same(family, tmp_path):
     _, ours = make_pair(family)
@@ -103,7 +196,7 @@ def test_l4_names_do_not_depend_on_how_the_model_came_into_being(family, tmp_pat
     AutoModelForCausalLM.from_pretrained(tmp_path / "config").save_pretrained(tmp_path / "file")
     expected = names_in(tmp_path / "plain")
     assert names_in(tmp_path / "config") == names_in(tmp_path / "file") == expected
-    assert not any("gate_up_proj" in name for name in expected)
+    assert any("gate_up_proj" in name for name in expected) == (family == GPT_OSS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,6 +5,7 @@ import torch
 from oracle import (
     EXPERTS,
     FAMILIES,
+    GPT_OSS,
     LATENT,
     MIXTURES,
     OTHERS,
@@ -23,6 +24,7 @@ from oracle import (
 
 ATTENTION = ["eager", "sdpa"]
 WINDOWS = {
+    "GptOssForCausalLM": {"sliding_window": 5},
     "MistralForCausalLM": {"sliding_window": 5},
     "MixtralForCausalLM": {"sliding_window": 5},
     "Qwen2ForCausalLM": {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
@@ -89,9 +91,17 @@ def test_one_key_head_and_as_many_as_query_heads(family, kv_heads):
     compare(family, batches()["right"], num_key_value_heads=kv_heads)
 
 
-@pytest.mark.parametrize("family", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
-def test_attention_biases(family):
-    compare(family, batches()["packed"], attention_bias=True)
+@pytest.mark.parametrize(
+    ("family", "biases"),
+    [
+        ("GptOssForCausalLM", False),
+        ("LlamaForCausalLM", True),
+        ("Qwen3ForCausalLM", True),
+        ("Qwen3MoeForCausalLM", True),
+    ],
+)
+def test_attention_biases_where_the_config_asks_for_them(family, biases):
+    compare(family, batches()["packed"], attention_bias=biases)
 
 
 def test_llama_mlp_biases():
@@ -136,6 +146,17 @@ def test_every_rope_type_below_and_beyond_the_original_length(family, rope, leng
 def test_top_k_of_one_some_and_all_experts(family, top_k):
     chosen = 5 if top_k == "all" else top_k
     compare(family, batches()["left"], num_experts_per_tok=chosen, **EXPERTS[family](5))
+
+
+@pytest.mark.parametrize("changes", [{"swiglu_limit": 0.3}, {"swiglu_limit": 100.0}, {"swiglu_alpha": 0.7}])
+def test_gpt_oss_clamps_and_bends_as_the_config_says(changes):
+    compare("GptOssForCausalLM", batches()["full"], **changes)
+
+
+@pytest.mark.parametrize("kinds", [["full", "sliding", "sliding"], ["full"] * 3, ["sliding"] * 3])
+def test_gpt_oss_with_layers_of_any_order(kinds):
+    layers = {"layer_types": [f"{kind}_attention" for kind in kinds], "num_hidden_layers": 3}
+    compare("GptOssForCausalLM", batches()["left"], **layers)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
@@ -240,7 +261,7 @@ def test_positions_and_a_mask_together_follow_the_mask(family):
     compare(family, batch)
 
 
-@pytest.mark.parametrize("family", OTHERS)
+@pytest.mark.parametrize("family", sorted(set(OTHERS) - {GPT_OSS}))  # that always has a window
 def test_holes_in_the_mask(family):
     batch = padded("left")
     batch["attention_mask"][0, 4:6] = 0

@@ -11,7 +11,7 @@ import torch
 import transformers
 from automoe import AutoModelForCausalLM, patches
 from automoe.disguise import disguised, undisguised
-from oracle import assert_close, make_pair, tokens
+from oracle import MIXTURES, assert_close, make_pair, randomise, tokens
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 
@@ -41,12 +41,24 @@ def assert_same_module(plain, x):
         assert_close(found, expected, f"result {i}")
 
 
-@pytest.mark.parametrize("family", patches.RMS_NORM_FAMILIES)
+@pytest.mark.parametrize("family", [*patches.RMS_NORM_FAMILIES, "GptOss"])
 def test_every_norm_on_the_list_is_of_our_kind(family):
     norm = find_class(f"{family}RMSNorm")(33, eps=1e-3)
     torch.manual_seed(0)
     norm.weight.data.normal_()
     assert_same_module(norm, torch.randn(2, 5, 33))
+
+
+def test_gpt_oss_norms_round_once():
+    norm = find_class("GptOssRMSNorm")(64, eps=1e-5).bfloat16()
+    torch.manual_seed(0)
+    norm.weight.data.normal_()
+    ours = copy.deepcopy(norm)
+    patches.patch(ours)
+    x = torch.randn(200, 64).bfloat16()
+    twice = norm.weight * (x.float() * torch.rsqrt(x.float().square().mean(-1, True) + 1e-5)).bfloat16()
+    assert (ours(x) == norm(x)).float().mean() > 0.995  # sums of another order
+    assert (ours(x) == twice).float().mean() < 0.95
 
 
 @pytest.mark.parametrize("family", patches.GATED_MLP_FAMILIES)
@@ -71,19 +83,30 @@ def test_other_activations_and_other_classes_are_left_alone():
         assert type(module) is cls
 
 
-@pytest.mark.parametrize("family", ["MixtralForCausalLM", "Qwen3MoeForCausalLM"])
-def test_the_experts_function_computes_what_the_others_do(family):
-    plain, _ = make_pair(family)
-    experts = plain.model.layers[0].mlp.experts
+def experts_of(family: str) -> torch.nn.Module:
+    if family != "NemotronH":
+        plain, _ = make_pair(family)
+        return plain.model.layers[-1].mlp.experts
+    config = transformers.NemotronHConfig(hidden_size=32, n_routed_experts=5, moe_intermediate_size=24)
+    experts = find_class("NemotronHExperts")(config)
+    randomise(experts, 0)
+    return experts
+
+
+@pytest.mark.parametrize("family", [*MIXTURES, "NemotronH"])
+def test_the_experts_function_computes_what_the_others_do(family, monkeypatch):
+    experts = experts_of(family)
     torch.manual_seed(0)
     x = torch.randn(11, 32)
     indices = torch.stack([torch.randperm(experts.num_experts)[:2] for _ in range(11)])
     weights = torch.rand(11, 2)
     results = []
-    for name in ("grouped_mm", patches.EXPERTS):
+    theirs = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
+    monkeypatch.setattr(patches, "grouped_mm_experts_forward", None)  # ours does not hand over to it
+    for function in (theirs, ALL_EXPERTS_FUNCTIONS[patches.EXPERTS]):
         leaves = [x.clone().requires_grad_(), weights.clone().requires_grad_()]
         experts.zero_grad()
-        y = ALL_EXPERTS_FUNCTIONS[name](experts, leaves[0], indices, leaves[1])
+        y = function(experts, leaves[0], indices, leaves[1])
         y.square().sum().backward()
         results.append([y, *(leaf.grad for leaf in leaves), *(p.grad.clone() for p in experts.parameters())])
     for i, (expected, found) in enumerate(zip(*results, strict=True)):

@@ -6,6 +6,7 @@ from oracle import (
     BALANCED,
     DEVICE,
     FAMILIES,
+    GPT_OSS,
     assert_close,
     assert_on_engine,
     make_pair,
@@ -70,7 +71,7 @@ def test_n4_padding_does_not_count_in_the_balance_loss(family, side):
     expected, found = (run(ours, **batch, output_router_logits=True) for batch in (short, long))
     assert_close(found.output.aux_loss, expected.output.aux_loss, "balance loss", 1e-6)
     for name, grad in expected.grads.items():
-        if name.endswith("mlp.gate.weight"):
+        if name.endswith(("mlp.gate.weight", "mlp.router.weight")):
             torch.testing.assert_close(found.grads[name], grad, rtol=0, atol=1e-6)
 
 
@@ -142,8 +143,47 @@ def test_n6_before_the_first_token_of_a_row_nothing_is_learnt(family):
     assert_close(losses[0], losses[1], "loss", 1e-6)
 
 
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("family", ["MistralForCausalLM", "MixtralForCausalLM", QWEN])
+@pytest.mark.parametrize("length", [7, 300])
+def test_n7_a_sink_has_its_exact_gradient_and_moves(length):
+    plain, ours = make_pair(GPT_OSS)
+    ids = tokens(2, length)
+    expected, found = (run(model, input_ids=ids, labels=ids, use_cache=False) for model in (plain, ours))
+    assert_on_engine(ours)
+    sinks = {name: p for name, p in ours.named_parameters() if name.endswith("sinks")}
+    assert len(sinks) == 2
+    before = {name: p.detach().clone() for name, p in sinks.items()}
+    for name in sinks:
+        assert (found.grads[name] != 0).all()
+        assert_close(found.grads[name], expected.grads[name], name)
+    torch.optim.SGD(ours.parameters(), lr=1.0).step()
+    assert all((p != before[name]).all() for name, p in sinks.items())
+
+
+def test_n7_attention_with_sinks_makes_no_tensor_of_length_times_length():
+    plain, ours = make_pair(GPT_OSS)
+    length = 1500
+    ids = tokens(1, length)
+    with LargestTensor() as theirs:
+        run(plain, input_ids=ids, labels=ids, use_cache=False)
+    with LargestTensor() as largest:
+        run(ours, input_ids=ids, labels=ids)
+    assert_on_engine(ours)
+    assert theirs.elements >= length * length, "the mode does not see what it should"
+    assert largest.elements < length * length / 2
+
+
+@pytest.mark.parametrize(
+    ("family", "window"),
+    [
+        *(
+            (family, window)
+            for family in ("MistralForCausalLM", "MixtralForCausalLM", QWEN)
+            for window in (None, 3)
+        ),
+        (GPT_OSS, 3),
+        (GPT_OSS, 300),
+    ],
+)
 def test_c1_a_packed_document_does_not_see_its_neighbour(family, window):
     _, ours = make_pair(family, sliding_window=window, use_sliding_window=window is not None)
     batch = packed(((6, 7),))

@@ -6,6 +6,13 @@ namespace {
 
 using namespace cpu;
 
+// The normalised x as it meets the weight.
+template <typename T>
+[[gnu::always_inline]] inline Wide<T> normalised(T x, Wide<T> inverse_rms, NormRounding rounding) {
+  const Wide<T> exact = widen(x) * inverse_rms;
+  return rounding == NormRounding::kNormalised ? widen(T(exact)) : exact;
+}
+
 template <typename T>
 [[gnu::always_inline]] inline void fwd_rows(const RmsNormFwdArgs& args, int64_t begin,
                                             int64_t end) {
@@ -25,7 +32,7 @@ template <typename T>
     static_cast<W*>(args.inverse_rms)[row] = inverse_rms;
     auto* y = static_cast<T*>(args.y) + row * width;
     for (int64_t i = 0; i < width; ++i)
-      y[i] = T(widen(T(widen(x[i]) * inverse_rms)) * widen(weight[i]));
+      y[i] = T(normalised(x[i], inverse_rms, args.rounding) * widen(weight[i]));
   }
 }
 
@@ -70,7 +77,7 @@ template <typename T>
       const auto* x = static_cast<const T*>(args.x) + row * width;
       const W inverse_rms = static_cast<const W*>(args.inverse_rms)[row];
       for (int64_t i = 0; i < width; ++i)
-        dweight[i] += widen(dy[i]) * widen(T(widen(x[i]) * inverse_rms));
+        dweight[i] += widen(dy[i]) * normalised(x[i], inverse_rms, args.rounding);
     }
   }
 }

@@ -17,6 +17,12 @@ constexpr int kMaxWarps = kBackwardThreads / 32;
 constexpr int kForwardItems = 4;  // vectors of a row that a thread keeps in registers
 constexpr int kBackwardItems = 2;
 
+// The normalised x as it meets the weight.
+template <typename T>
+__device__ float rounded(float normed, NormRounding rounding) {
+  return rounding == NormRounding::kNormalised ? to_float(from_float<T>(normed)) : normed;
+}
+
 // kLanes threads share a row. A row of up to kLanes * kForwardItems vectors is read once; a longer
 // one twice.
 template <typename T, int kSize, int kLanes>
@@ -68,7 +74,7 @@ __global__ void rms_norm_fwd_kernel(const RmsNormFwdArgs args) {
       Vec out;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        out.set(i, to_float(from_float<T>(kept[item][i] * inverse_rms)) * w[i]);
+        out.set(i, rounded<T>(kept[item][i] * inverse_rms, args.rounding) * w[i]);
       y[at] = out;
     }
   }
@@ -113,7 +119,7 @@ __global__ void __launch_bounds__(kBackwardThreads) rms_norm_bwd_kernel(const Rm
         for (int i = 0; i < kSize; ++i) {
           const float normed = xs[item][i] * inverse_rms;
           along_x += dys[item][i] * w[i] * normed;
-          const float term = dys[item][i] * to_float(from_float<T>(normed));
+          const float term = dys[item][i] * rounded<T>(normed, args.rounding);
           if constexpr (kKept)
             dweight[item][i] += term;
           else if (args.dweight_parts)
