@@ -19,8 +19,8 @@ Mamba2::Mamba2(ParamScope scope, const Options& o)
       // NOTE: PEFT refuses adapters that name it, since fused kernels would not see them.
       out_proj_(scope.child("out_proj"), o.width(), o.hidden, o.bias, /*adaptable=*/false) {
   AUTOMOE_CHECK_SUPPORTED(o.conv_kernel >= 1 && o.conv_kernel <= kernels::kMaxConvKernel,
-                      "[mamba2] conv_kernel must be between 1 and ", kernels::kMaxConvKernel,
-                      ", got ", o.conv_kernel);
+                          "[mamba2] conv_kernel must be between 1 and ", kernels::kMaxConvKernel,
+                          ", got ", o.conv_kernel);
   AUTOMOE_CHECK_VALUE(o.groups >= 1 && o.heads % o.groups == 0, "[mamba2] mamba_num_heads ",
                       o.heads, " must be a multiple of n_groups ", o.groups);
 }
