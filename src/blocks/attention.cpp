@@ -16,9 +16,10 @@ Attention::Attention(ParamScope scope, const Options& o)
       o_proj_(scope.child("o_proj"), o.heads * o.head_dim, o.hidden, o.output_bias) {
   AUTOMOE_CHECK_VALUE(o.heads % o.kv_heads == 0, "[attention] num_attention_heads ", o.heads,
                       " must be a multiple of num_key_value_heads ", o.kv_heads);
-  if (!o.qk_norm) return;
-  q_norm_.emplace(scope.child("q_norm"), o.head_dim, o.eps);
-  k_norm_.emplace(scope.child("k_norm"), o.head_dim, o.eps);
+  if (o.qk_norm == QkNorm::kNone) return;
+  const bool all = o.qk_norm == QkNorm::kAllHeads;
+  q_norm_.emplace(scope.child("q_norm"), all ? o.heads * o.head_dim : o.head_dim, o.eps);
+  k_norm_.emplace(scope.child("k_norm"), all ? o.kv_heads * o.head_dim : o.head_dim, o.eps);
 }
 
 BlockOutput Attention::forward(const Context& context, const RmsNorm& norm, const Tensor& x) const {
@@ -26,17 +27,23 @@ BlockOutput Attention::forward(const Context& context, const RmsNorm& norm, cons
   const Tensors qkv = norm.then_linear(
       context, x, {q_proj_.weights(params), k_proj_.weights(params), v_proj_.weights(params)});
   const auto heads = [&](const Tensor& t) { return t.view({t.size(0), -1, options_.head_dim}); };
-  Tensor q = heads(qkv[0]), k = heads(qkv[1]);  // [T, Hq, D], [T, Hkv, D]
-  if (q_norm_) {
-    q = q_norm_->forward(params, q);
-    k = k_norm_->forward(params, k);
-  }
+  const auto normed = [&](const std::optional<RmsNorm>& qk_norm, const Tensor& t) {
+    if (!qk_norm) return heads(t);
+    return options_.qk_norm == QkNorm::kPerHead ? qk_norm->forward(params, heads(t))
+                                                : heads(qk_norm->forward(params, t));
+  };
+  const auto clipped = [&](const Tensor& t) {
+    return options_.clip > 0 ? t.clamp(-options_.clip, options_.clip) : t;
+  };
+  Tensor q = clipped(normed(q_norm_, qkv[0]));  // [T, Hq, D]
+  Tensor k = clipped(normed(k_norm_, qkv[1]));  // [T, Hkv, D]
+  const Tensor v = clipped(heads(qkv[2]));      // [T, Hkv, D]
   if (options_.rope) {
     q = kernels::apply_rope(q, context.rope.cos, context.rope.sin);
     k = kernels::apply_rope(k, context.rope.cos, context.rope.sin);
   }
   const Tensor out = kernels::attention(
-      q, k, heads(qkv[2]), context.sequences.documents,
+      q, k, v, context.sequences.documents,
       {.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim)), .window = options_.window},
       sinks_ < 0 ? Tensor() : params[sinks_]);
   return {linear(out.flatten(1), o_proj_.weights(params)), {}, {}};

@@ -40,6 +40,10 @@ DecoderConfig DecoderConfig::read(const Json& json, const Json& defaults) {
   config.rms_norm_eps = require<double>(all, "rms_norm_eps");
   config.tie_word_embeddings = value_or<bool>(all, "tie_word_embeddings", false);
   config.max_position_embeddings = integer("max_position_embeddings");
+  if (all.contains("pad_token_id")) {
+    const int64_t id = integer("pad_token_id");
+    config.pad_token_id = id < 0 ? id + config.vocab_size : id;
+  }
   config.rope_parameters =
       blocks::rope_parameters(all, value_or<double>(defaults, "rope_theta", 10000.0));
   config.router_aux_loss_coef = value_or<double>(all, "router_aux_loss_coef", 0.001);
@@ -186,7 +190,7 @@ void Decoder::add_loss(const Params& params, const Sequences& sequences, const B
 ModelOutput Decoder::forward(const Params& params, const Batch& batch,
                              const ForwardOptions& options) const {
   const Sequences sequences = Sequences::from(batch);
-  Tensor x = at::embedding(params[embed_tokens_], sequences.ids);  // [T, H]
+  Tensor x = at::embedding(params[embed_tokens_], sequences.ids, config_.pad_token_id);  // [T, H]
   const auto rope =
       rope_ ? rope_->tables(sequences.positions, x.scalar_type()) : blocks::RopeTables{};
   const Context context{params, sequences, rope, options.recompute};

@@ -25,8 +25,9 @@ struct DecoderConfig {  // keys as in config.json
   double rms_norm_eps;
   bool tie_word_embeddings;
   int64_t max_position_embeddings;
-  Json rope_parameters;      // null: no rotary tables
-  bool balance_loss = true;  // where there are experts
+  Json rope_parameters;       // null: no rotary tables
+  int64_t pad_token_id = -1;  // its embedding takes no gradient; -1: none
+  bool balance_loss = true;   // where there are experts
   double router_aux_loss_coef;
   int64_t num_experts_per_tok;  // 0: no experts
 

@@ -3,8 +3,7 @@
 #include <cmath>
 
 #include "blocks/mla.h"
-#include "models/decoder.h"
-#include "moe/moe_mlp.h"
+#include "models/sparse_mlp.h"
 
 namespace automoe::models {
 namespace {
@@ -80,23 +79,12 @@ std::unique_ptr<Model> create(const Json& given) {
                       config.num_attention_heads, " query heads; num_key_value_heads is ",
                       config.num_key_value_heads);
   const auto attention_of = attention_options(json, config);
-  const moe::MoeMlp::Options experts{
-      .hidden = config.hidden_size,
-      .width = require<int64_t>(json, "moe_intermediate_size"),
-      .num_experts = require<int64_t>(json, "n_routed_experts"),
-      .router = moe::sigmoid_router(moe::SigmoidRouter::Options::read(json)),
-      .gate_first = false,
-      .shared_width = require<int64_t>(json, "moe_intermediate_size") *
-                      require<int64_t>(json, "n_shared_experts")};
   const auto first_sparse = require<int64_t>(json, "first_k_dense_replace");
   const BlockOf attention = [&](blocks::ParamScope scope, int64_t) {
     return std::make_unique<blocks::LatentAttention>(scope, attention_of);
   };
-  const BlockOf mlp = [&](blocks::ParamScope scope,
-                          int64_t layer) -> std::unique_ptr<blocks::Block> {
-    if (layer < first_sparse) return config.dense_mlp()(scope, layer);
-    return std::make_unique<moe::MoeMlp>(scope, experts);
-  };
+  const BlockOf mlp = sparse_mlp(config, deepseek_experts(json, config),
+                                 [=](int64_t layer) { return layer >= first_sparse; });
   return std::make_unique<Decoder>(config, config.layers(attention, mlp));
 }
 

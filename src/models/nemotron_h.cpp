@@ -147,6 +147,7 @@ std::unique_ptr<Model> create(const Json& given) {
   if (std::ranges::find(mixers, Mixer::kExperts) == mixers.end()) config.num_experts_per_tok = 0;
   config.balance_loss = false;
   config.rope_parameters = nullptr;
+  config.pad_token_id = -1;            // whatever the file says, as in Transformers
   config.tie_word_embeddings = false;  // whatever the file says, as in Transformers
   config.embedding_name = "embeddings";
   config.final_norm_name = "norm_f";

@@ -16,7 +16,7 @@ std::unique_ptr<Model> create(const Json& json) {
   const bool bias = value_or<bool>(json, "attention_bias", false);
   const auto attention = [&](int64_t layer) {
     blocks::Attention::Options options = config.attention();
-    options.qk_norm = true;
+    options.qk_norm = blocks::QkNorm::kPerHead;
     options.qkv_bias = options.output_bias = bias;
     options.window = layer_window(json, layer);
     return options;

@@ -31,11 +31,14 @@ MoeMlp::MoeMlp(blocks::ParamScope scope, const Options& options)
   gate_ = options.router(scope.child(options.gate_name));
   if (options.gate_first) experts_.emplace(scope.child("experts"), options);
   if (options.shared_width > 0)
-    shared_experts_.emplace(scope.child("shared_experts"),
+    shared_experts_.emplace(scope.child(options.shared_name),
                             blocks::Mlp::Options{.hidden = options.hidden,
                                                  .width = options.shared_width,
                                                  .bias = options.dense_bias,
                                                  .gated = options.activation.num_inputs() == 2});
+  if (options.shared_gate)
+    shared_gate_.emplace(scope.child(options.shared_name + "_gate"), options.hidden, 1,
+                         /*bias=*/false);
   if (options.latent > 0) {
     into_latent_.emplace(scope.child("fc1_latent_proj"), options.hidden, options.latent,
                          options.dense_bias);
@@ -53,8 +56,11 @@ blocks::BlockOutput MoeMlp::forward(const blocks::Context& context, const blocks
   Tensor y = kernels::experts(in, routing.indices, routing.weights,
                               experts_->weights(params, transposed_), activation_);
   if (out_of_latent_) y = blocks::linear(y, out_of_latent_->weights(params));
-  if (shared_experts_) y = y + shared_experts_->forward(context, normed);
-  return {y, routing.logits, routing.indices};
+  if (!shared_experts_) return {y, routing.logits, routing.indices};
+  Tensor shared = shared_experts_->forward(context, normed);
+  if (shared_gate_)
+    shared = blocks::linear(normed, shared_gate_->weights(params)).sigmoid() * shared;
+  return {y + shared, routing.logits, routing.indices};
 }
 
 }  // namespace automoe::moe

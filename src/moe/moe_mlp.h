@@ -20,6 +20,8 @@ class MoeMlp : public blocks::Block {
     bool biases = false;       // the experts' own
     bool transposed = false;   // matrices are stored [E, in, out]
     int64_t shared_width = 0;  // of one MLP that every token takes as well; 0: none
+    std::string shared_name = "shared_experts";
+    bool shared_gate = false;  // "<shared_name>_gate": the sigmoid of a product with it scales them
     int64_t latent = 0;        // width in which the experts work, between two projections; 0: H
     bool dense_bias = false;   // of the shared MLP and the projections
   };
@@ -39,6 +41,7 @@ class MoeMlp : public blocks::Block {
   std::unique_ptr<Router> gate_;
   std::optional<Experts> experts_;
   std::optional<blocks::Mlp> shared_experts_;
+  std::optional<blocks::Linear> shared_gate_;                  // [1, H]
   std::optional<blocks::Linear> into_latent_, out_of_latent_;  // [latent, H], [H, latent]
 };
 

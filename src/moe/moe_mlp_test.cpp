@@ -20,14 +20,18 @@ MoeMlp::Options options_with(int64_t shared_width) {
           .shared_width = shared_width};
 }
 
-TEST(MoeMlp, SharedExpertsAreAddedToWhatTheRoutedOnesGive) {
-  std::vector<ParameterSpec> specs;
+// What the routed experts and a shared MLP give apart, the latter scaled by a gate where there is
+// one.
+void expect_sum_of_parts(bool gated) {
+  std::vector<ParameterSpec> specs, others;
   const blocks::RmsNorm norm(blocks::ParamScope(specs, "norm."), kHidden, 1e-6);
-  const MoeMlp both(blocks::ParamScope(specs, "mlp."), options_with(9));
-  std::vector<ParameterSpec> others;
+  MoeMlp::Options options = options_with(9);
+  options.shared_gate = gated;
+  const MoeMlp whole(blocks::ParamScope(specs, "mlp."), options);
   const blocks::RmsNorm norm_again(blocks::ParamScope(others, "norm."), kHidden, 1e-6);
   const MoeMlp routed(blocks::ParamScope(others, "mlp."), options_with(0));
   const blocks::Mlp shared(blocks::ParamScope(others, "mlp.shared_experts."), {kHidden, 9});
+  if (gated) blocks::ParamScope(others, "mlp.shared_experts_gate.").declare("weight", {1, kHidden});
   ASSERT_EQ(specs.size(), others.size());
   for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(specs[i].name, others[i].name);
 
@@ -42,17 +46,23 @@ TEST(MoeMlp, SharedExpertsAreAddedToWhatTheRoutedOnesGive) {
   kernels::expect_same_value_and_grads(
       [&](const blocks::Tensors& in) {
         return with_context(in, [&](const blocks::Context& context) {
-          return both.forward(context, norm, in[0]).y;
+          return whole.forward(context, norm, in[0]).y;
         });
       },
       [&](const blocks::Tensors& in) {
         return with_context(in, [&](const blocks::Context& context) {
-          return routed.forward(context, norm_again, in[0]).y +
-                 shared.forward(context, norm_again, in[0]).y;
+          Tensor added = shared.forward(context, norm_again, in[0]).y;
+          const Tensor normed = norm_again.forward(context.params, in[0]);
+          if (gated) added = added * at::linear(normed, in.back()).sigmoid();
+          return routed.forward(context, norm_again, in[0]).y + added;
         });
       },
       inputs);
 }
+
+TEST(MoeMlp, SharedExpertsAreAddedToWhatTheRoutedOnesGive) { expect_sum_of_parts(false); }
+
+TEST(MoeMlp, AGateScalesTheSharedExperts) { expect_sum_of_parts(true); }
 
 }  // namespace
 }  // namespace automoe::moe

@@ -1,5 +1,6 @@
 """Small models of every native family, beside plain Transformers with the same weights."""
 
+import copy
 import functools
 import json
 import os
@@ -18,15 +19,19 @@ GPT_OSS = "GptOssForCausalLM"
 # How a config asks for n experts.
 EXPERTS = {
     "DeepseekV3ForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
+    "Glm4MoeForCausalLM": lambda n: {"n_routed_experts": n},
     GPT_OSS: lambda n: {"num_local_experts": n},
     "MixtralForCausalLM": lambda n: {"num_local_experts": n},
     "NemotronHForCausalLM": lambda n: {"n_routed_experts": n, "n_group": 1, "topk_group": 1},
+    "OlmoeForCausalLM": lambda n: {"num_experts": n},
+    "Qwen2MoeForCausalLM": lambda n: {"num_experts": n},
     "Qwen3MoeForCausalLM": lambda n: {"num_experts": n},
 }
 MIXTURES = sorted(EXPERTS)
 RECURRENT = ["NemotronHForCausalLM"]  # state-space layers; no RoPE, and the head is never tied
 OTHERS = sorted(set(FAMILIES) - set(RECURRENT))
-BALANCED = sorted(set(MIXTURES) - {"DeepseekV3ForCausalLM", *RECURRENT})  # those with a balance loss
+SIGMOID = ["DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "NemotronHForCausalLM"]  # and no balance loss
+BALANCED = sorted(set(MIXTURES) - set(SIGMOID))
 LATENT = ["DeepseekV3ForCausalLM"]  # latent attention: no head_dim, no grouped queries
 TOLERANCE = 1e-5  # of the norm of the reference, in fp32
 VOCAB = 64
@@ -34,7 +39,7 @@ DEVICE = os.environ.get("AUTOMOE_TEST_DEVICE", "cpu")
 
 
 def make_config(family: str, **changes: Any) -> transformers.PreTrainedConfig:
-    content = {**json.loads(library.ops().tiny_config(family)), **changes}
+    content = {**json.loads(library.ops().tiny_config(family)), **copy.deepcopy(changes)}
     return transformers.AutoConfig.for_model(content.pop("model_type"), **content)
 
 
@@ -123,7 +128,11 @@ def run_plain(model: torch.nn.Module, **inputs: Any) -> Result:
 
 def with_heads_of(family: str, width: int) -> dict[str, int]:
     """The config's keys for heads whose rotated part is this wide."""
-    return {"qk_rope_head_dim" if family in LATENT else "head_dim": width}
+    if family in LATENT:
+        return {"qk_rope_head_dim": width}
+    if family == "OlmoeForCausalLM":  # its norms know no other head_dim than this
+        return {"hidden_size": 2 * width, "num_attention_heads": 2, "num_key_value_heads": 1}
+    return {"head_dim": 2 * width if family == "Glm4MoeForCausalLM" else width}
 
 
 def norm(x: torch.Tensor) -> float:

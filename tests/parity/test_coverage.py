@@ -263,7 +263,7 @@ def test_the_backbone_called_by_itself_runs_on_the_engine():
 
 
 def test_an_unknown_architecture_runs_with_our_ops():
-    config = transformers.OlmoeConfig(
+    config = transformers.FlexOlmoConfig(
         vocab_size=64,
         hidden_size=32,
         intermediate_size=16,
@@ -279,7 +279,7 @@ def test_an_unknown_architecture_runs_with_our_ops():
     ours = AutoModelForCausalLM.from_config(config)
     ours.load_state_dict(plain.state_dict())
     assert ours.config._experts_implementation == "automoe"
-    with pytest.warns(FallbackWarning, match="OlmoeForCausalLM has no native implementation"):
+    with pytest.warns(FallbackWarning, match="FlexOlmoForCausalLM has no native implementation"):
         found = run(ours, input_ids=IDS, labels=IDS)
     expected = run(plain, input_ids=IDS, labels=IDS)
     assert_close(found.output.logits, expected.output.logits, "logits")

@@ -28,6 +28,7 @@ WINDOWS = {
     "MistralForCausalLM": {"sliding_window": 5},
     "MixtralForCausalLM": {"sliding_window": 5},
     "Qwen2ForCausalLM": {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
+    "Qwen2MoeForCausalLM": {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
     "Qwen3ForCausalLM": {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1},
     "Qwen3MoeForCausalLM": {"sliding_window": 5, "use_sliding_window": True},
 }
@@ -78,6 +79,13 @@ def test_the_window_matters(family):
 @pytest.mark.parametrize("family", OTHERS)
 def test_tied_embeddings(family):
     compare(family, batches()["left"], tie_word_embeddings=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_embedding_of_a_pad_token_takes_the_gradient_that_transformers_gives_it(family):
+    ids = tokens(2, 13)
+    ids[1, 3:6] = 7
+    compare(family, {"input_ids": ids, "labels": ids}, pad_token_id=7)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -160,13 +168,32 @@ def test_gpt_oss_with_layers_of_any_order(kinds):
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_qwen3_moe_renormalises_as_the_config_says(normalised):
-    compare("Qwen3MoeForCausalLM", batches()["full"], norm_topk_prob=normalised)
+@pytest.mark.parametrize("family", sorted(set(MIXTURES) - {"MixtralForCausalLM", GPT_OSS}))
+def test_weights_are_renormalised_as_the_config_says(family, normalised):
+    compare(family, batches()["full"], norm_topk_prob=normalised)
 
 
 @pytest.mark.parametrize("layers", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}])
-def test_qwen3_moe_with_dense_layers_between(layers):
-    compare("Qwen3MoeForCausalLM", batches()["right"], **layers)
+@pytest.mark.parametrize("family", ["Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"])
+def test_dense_layers_between_sparse_ones(family, layers):
+    compare(family, batches()["right"], **layers)
+
+
+FORMS = {
+    "Glm4MoeForCausalLM": [
+        {"use_qk_norm": False, "attention_bias": False},
+        {"partial_rotary_factor": 1.0},
+        {"n_group": 4, "topk_group": 2},
+        {"first_k_dense_replace": 0, "n_shared_experts": 2},
+    ],
+    "OlmoeForCausalLM": [{"clip_qkv": None}, {"clip_qkv": 0.3}, {"attention_bias": True}],
+    "Qwen2MoeForCausalLM": [{"qkv_bias": False}, {"shared_expert_intermediate_size": 7}],
+}
+
+
+@pytest.mark.parametrize(("family", "form"), [(family, form) for family in FORMS for form in FORMS[family]])
+def test_other_forms_of_the_config(family, form):
+    compare(family, batches()["left"], **form)
 
 
 @pytest.mark.parametrize("family", MIXTURES)

@@ -15,8 +15,11 @@ from oracle import DEVICE, FAMILIES, MIXTURES, assert_close, make_pair, tokens
 STEPS, RATE = 5, 3e-3
 # PEFT takes gate_proj, up_proj and down_proj for the fused experts where a family has these, and so cannot
 # name its dense MLPs.
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 TARGETS = {
     "DeepseekV3ForCausalLM": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+    "Glm4MoeForCausalLM": ATTENTION,
+    "Qwen2MoeForCausalLM": ATTENTION,
 }
 
 
