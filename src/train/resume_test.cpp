@@ -134,6 +134,18 @@ TEST(Resume, AnAdapterIsAllThatItsCheckpointHoldsAndAllThatTrainingChanges) {
   }
 }
 
+TEST(Resume, AModelMayBeMergedWhileItsTrainerLives) {
+  const Scratch scratch;
+  CausalLM model = with_adapter(at::kFloat)();
+  {
+    Trainer trainer(model, tiny_config(scratch, "out"));
+    trainer.step();
+    model.merge_adapter();
+  }
+  for (const NamedTensor& parameter : model.parameters())
+    EXPECT_TRUE(parameter.tensor.requires_grad()) << parameter.name;
+}
+
 TEST(Resume, AnotherRankIsAnErrorThatNamesIt) {
   const Scratch scratch;
   const TrainConfig config = tiny_config(scratch, "out");

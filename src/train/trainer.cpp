@@ -44,12 +44,22 @@ StepNumbers read_numbers(const StepLosses& losses, const at::Tensor& norm) {
   return {numbers[0], numbers[1], numbers[2]};
 }
 
-std::vector<bool> required_grad_of(const CausalLM& model) {
-  std::vector<bool> flags;
-  for (const NamedTensor& parameter : model.parameters())
-    flags.push_back(parameter.tensor.requires_grad());
-  return flags;
-}
+// Tensors that require gradients now do so again in the end, whatever was frozen in between.
+class GradientsRestored {
+ public:
+  explicit GradientsRestored(const CausalLM& model) {
+    for (const NamedTensor& parameter : model.parameters())
+      if (parameter.tensor.requires_grad()) tensors_.push_back(parameter.tensor);
+  }
+  ~GradientsRestored() {
+    for (const at::Tensor& tensor : tensors_) tensor.set_requires_grad(true);
+  }
+  GradientsRestored(const GradientsRestored&) = delete;
+  GradientsRestored& operator=(const GradientsRestored&) = delete;
+
+ private:
+  std::vector<at::Tensor> tensors_;
+};
 
 std::vector<std::vector<int64_t>> rows_of(const at::Tensor& expert_load) {
   std::vector<std::vector<int64_t>> rows;
@@ -65,7 +75,6 @@ std::vector<std::vector<int64_t>> rows_of(const at::Tensor& expert_load) {
 
 struct Trainer::State {
   State(CausalLM& trained_model, TrainConfig given);
-  ~State();
 
   void resume();
   void announce() const;
@@ -81,7 +90,7 @@ struct Trainer::State {
   const std::optional<PackedData> eval_set;
   Loader loader;
   const Schedule schedule;
-  const std::vector<bool> required_grad;  // before this trainer froze some
+  const GradientsRestored gradients_restored;
   const std::vector<NamedTensor> trained;
   Optimizer optimizer;
   const Json settings;
@@ -109,7 +118,7 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
               .micro_batches_per_step = config.gradient_accumulation_steps,
               .seed = config.seed}),
       schedule(schedule_of(config, loader.steps_per_epoch())),
-      required_grad(required_grad_of(model)),
+      gradients_restored(model),
       trained(freeze_and_list_trained(model, config.freeze)),
       optimizer(trained, {.beta1 = config.adam_beta1,
                           .beta2 = config.adam_beta2,
@@ -133,11 +142,6 @@ Trainer::State::State(CausalLM& trained_model, TrainConfig given)
   fs::create_directories(config.output_dir);
   announce();
   resume();
-}
-
-Trainer::State::~State() {
-  for (size_t i = 0; i < required_grad.size(); ++i)
-    model.parameters()[i].tensor.set_requires_grad(required_grad[i]);
 }
 
 void Trainer::State::announce() const {

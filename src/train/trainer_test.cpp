@@ -125,6 +125,9 @@ TEST(Trainer, FrozenParametersStayAndAPatternWithoutAMatchIsAnError) {
   config.output_dir = scratch / "other";
   EXPECT_SAYS(message_of([&] { Trainer(model, config); }),
               "Did you mean 'model.embed_tokens.weight'?");
+  config.freeze = {"model.", "lm_head"};
+  EXPECT_SAYS(message_of([&] { Trainer(model, config); }), "leaves no parameter to train");
+  EXPECT_TRUE(model.parameters().front().tensor.requires_grad());
 }
 
 TEST(Trainer, MetricsHoldOneLineAStepWithExpertLoad) {
