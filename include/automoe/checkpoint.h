@@ -14,7 +14,7 @@ namespace automoe {
 /// How file tensors may also be stored. They are dequantised as they are read, and saved as plain
 /// numbers.
 enum class Quantised {
-  kNo,
+  kNone,
   kMxfp4  // "<disk>_blocks" and "<disk>_scales", dims swapped: src/hub/mxfp4.h
 };
 
@@ -30,7 +30,7 @@ enum class Quantised {
 struct NameRule {
   std::string disk;
   std::string parameter;
-  Quantised quantised = Quantised::kNo;
+  Quantised quantised = Quantised::kNone;
 };
 using NameMap = std::vector<NameRule>;
 

@@ -49,7 +49,7 @@ struct DiskTensor {
   std::optional<int64_t> expert = std::nullopt;     // parameter[expert]; else the parameter
   std::optional<int64_t> first_row = std::nullopt;  // shape[0] rows of that from here; else all
   int64_t block = 0;                                // one block goes into one shard: see expand()
-  Quantised quantised = Quantised::kNo;             // what may stand there instead
+  Quantised quantised = Quantised::kNone;           // what may stand there instead
 
   at::Tensor part_of(const at::Tensor& parameter) const;
 };

@@ -83,7 +83,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> variable_length(
 
 // Sinks need nothing from the library: they only add to the denominator. With s a head's sink and
 // lse' = log(e^lse + e^s), result and log-sum-exp become out * e^(lse - lse') and lse'. Its
-// backward pass takes these two: p = e^(score - lse') and sum_j p_j dp_j = <dout, out'> hold as
+// backward pass takes these two: p = e^(score - lse') and sum_j p_j dp_j = <d_out, out'> hold as
 // before.
 struct FlashWithSinks : torch::autograd::Function<FlashWithSinks> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,

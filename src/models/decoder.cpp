@@ -117,13 +117,17 @@ NameMap separate_experts() {
            "model.layers.{layer}.mlp.experts.down_proj"}};
 }
 
-int64_t layer_window(const Json& json, int64_t layer) {
-  const int64_t window = value_or<int64_t>(json, "sliding_window", 4096);
-  if (!value_or<bool>(json, "use_sliding_window", false)) return 0;
+bool is_sliding_layer(const Json& json, int64_t layer, bool otherwise) {
   const auto types = value_or<std::vector<std::string>>(json, "layer_types", {});
-  if (layer < static_cast<int64_t>(types.size()))
-    return types[layer] == "sliding_attention" ? window : 0;
-  return layer >= value_or<int64_t>(json, "max_window_layers", 28) ? window : 0;
+  return layer < static_cast<int64_t>(types.size()) ? types[layer] == "sliding_attention"
+                                                    : otherwise;
+}
+
+int64_t layer_window(const Json& json, int64_t layer) {
+  const bool is_late = layer >= value_or<int64_t>(json, "max_window_layers", 28);
+  if (!value_or<bool>(json, "use_sliding_window", false) || !is_sliding_layer(json, layer, is_late))
+    return 0;
+  return value_or<int64_t>(json, "sliding_window", 4096);
 }
 
 BlockOutput Decoder::Layer::forward(const Context& context, const Tensor& x) const {

@@ -60,6 +60,9 @@ Json tiny_config(const std::string& architecture, const std::string& model_type,
 /// Experts one by one on disk, gate_proj and up_proj apart, as most families have them.
 NameMap separate_experts();
 
+/// Whether layer i has a sliding window: as layer_types says, or else `otherwise`.
+bool is_sliding_layer(const Json& json, int64_t layer, bool otherwise);
+
 /// Sliding window of layer i, 0 for none, as Qwen2 and Qwen3 configs say it: layer_types, or
 /// use_sliding_window and max_window_layers.
 int64_t layer_window(const Json& json, int64_t layer);

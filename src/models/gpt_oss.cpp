@@ -51,10 +51,7 @@ const NameMap kNames = {
 
 // Layers alternate, the first one sliding, unless layer_types says which are.
 int64_t window_of(const Json& json, int64_t layer) {
-  const auto types = value_or<std::vector<std::string>>(json, "layer_types", {});
-  const bool slides = layer < static_cast<int64_t>(types.size())
-                          ? types[layer] == "sliding_attention"
-                          : layer % 2 == 0;
+  const bool slides = is_sliding_layer(json, layer, /*otherwise=*/layer % 2 == 0);
   return slides ? value_or<int64_t>(json, "sliding_window", 128) : 0;
 }
 

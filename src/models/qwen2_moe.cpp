@@ -28,10 +28,10 @@ const Json kTiny = tiny_config("Qwen2MoeForCausalLM", "qwen2_moe",
 
 // Without layer_types every other layer below max_window_layers has the window.
 int64_t window_of(const Json& json, int64_t layer) {
-  if (json.contains("layer_types")) return layer_window(json, layer);
-  const bool windowed = value_or<bool>(json, "use_sliding_window", false) && layer % 2 == 0 &&
-                        layer < value_or<int64_t>(json, "max_window_layers", 28);
-  return windowed ? value_or<int64_t>(json, "sliding_window", 4096) : 0;
+  const bool otherwise = layer % 2 == 0 && layer < value_or<int64_t>(json, "max_window_layers", 28);
+  const bool slides =
+      value_or<bool>(json, "use_sliding_window", false) && is_sliding_layer(json, layer, otherwise);
+  return slides ? value_or<int64_t>(json, "sliding_window", 4096) : 0;
 }
 
 std::unique_ptr<Model> create(const Json& given) {

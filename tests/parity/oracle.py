@@ -172,6 +172,26 @@ def assert_same(
         assert_close(ours.grads[name], expected, f"the gradient of {name}", tolerance, zero)
 
 
+def assert_generates_alike(plain: torch.nn.Module, ours: torch.nn.Module, count: int = 64) -> None:
+    """The same greedy tokens."""
+    ids = tokens(2, 5)
+    sequences = [
+        model.eval().generate(ids, do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=None)
+        for model in (plain, ours)
+    ]
+    assert torch.equal(*sequences) and sequences[0].shape[1] == 5 + count
+
+
+def assert_documents_are_apart(model: torch.nn.Module) -> None:
+    """Changing a packed document changes nothing of the next one."""
+    batch = packed(((6, 7),))
+    before = model(**batch).logits
+    batch["input_ids"][:, :6] = (batch["input_ids"][:, :6] + 1) % 64
+    after = model(**batch).logits
+    assert not torch.allclose(before[:, :6], after[:, :6], atol=1e-2)
+    torch.testing.assert_close(after[:, 6:], before[:, 6:], rtol=0, atol=1e-5)
+
+
 def tokens(rows: int, length: int, seed: int = 1, vocabulary: int = VOCAB) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, vocabulary, (rows, length), generator=generator, device="cpu").to(DEVICE)

@@ -23,7 +23,9 @@ from automoe.finetune.saving import (
     end_tokens,
     load_plain,
     name_base_model,
+    read_json,
     require_peft,
+    write_json,
 )
 from automoe.model_info import ModelInfo, model_info
 from automoe.report import write_report
@@ -55,7 +57,7 @@ class _Run:
         data = self._prepare()
         if data.reused and self.config.resume_from_checkpoint == "auto" and self._finished_before():
             console.print("all of it is done; --resume-from-checkpoint never begins anew")
-            self.record = _read_json(self.out / "run.json")
+            self.record = read_json(self.out / "run.json")
             self._show_samples()
             self._show_places()
             return self.out / "index.html"
@@ -108,7 +110,7 @@ class _Run:
         self, lines: dict[str, str], data: PrepareSummary, asked: list[Question], has_eval: bool
     ) -> None:
         """What a later report needs of the time before the first step; kept for resumed runs."""
-        old = _read_json(self.out / "run.json")
+        old = read_json(self.out / "run.json")
         if self.trainer.resumed_step() and old:
             self.record = {**old, "settings": self._settings(), "banner": lines, "finished": False}
             return
@@ -133,9 +135,7 @@ class _Run:
         self._write_record()
 
     def _write_record(self) -> None:
-        temporary = self.out / "run.json.tmp"
-        temporary.write_text(json.dumps(self.record, indent=2) + "\n")
-        temporary.replace(self.out / "run.json")
+        write_json(self.out / "run.json", self.record)
 
     def _answers(self, folder: Path, asked: list[Question], eos: list[int]) -> list[str]:
         model = load_plain(folder, self.dtype, self.device)
@@ -183,7 +183,7 @@ class _Run:
 
     def _finished_before(self) -> bool:
         """Whether this very run, settings and model files included, is complete in the output folder."""
-        old = _read_json(self.out / "run.json")
+        old = read_json(self.out / "run.json")
         return bool(old.get("finished")) and old["settings"] == self._settings()
 
     def _prove(self, probe: list[int], expected: Any, asked: list[Question], eos: list[int]) -> None:
@@ -223,10 +223,6 @@ def placement(config: FinetuneConfig) -> tuple[str, str]:
         raise ValueError(f"[finetune] device {device} asked for, but torch finds no GPU; see automoe doctor")
     dtype = config.dtype if config.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     return dtype, device
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def _probe(folder: Path) -> list[int]:

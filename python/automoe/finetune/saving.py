@@ -39,7 +39,7 @@ def complete_folder(
 
 def end_tokens(folder: Path) -> list[int]:
     """The tokens that end an answer of the model in `folder`."""
-    config, settings = (_read_json(folder / name) for name in ("config.json", "generation_config.json"))
+    config, settings = (read_json(folder / name) for name in ("config.json", "generation_config.json"))
     old = settings.get("eos_token_id", config.get("eos_token_id"))
     return [] if old is None else [old] if isinstance(old, int) else list(old)
 
@@ -51,12 +51,12 @@ def add_end_tokens(folder: Path, source: Path, eos_token_ids: list[int]) -> None
     if not ends:
         return
     file = folder / "generation_config.json"
-    config, settings = _read_json(source / "config.json"), _read_json(source / file.name)
+    config, settings = read_json(source / "config.json"), read_json(source / file.name)
     settings["eos_token_id"] = ends if len(ends) > 1 else ends[0]
     for key in ("bos_token_id", "pad_token_id"):
         if settings.get(key) is None and config.get(key) is not None:
             settings[key] = config[key]
-    _write_json(file, settings)
+    write_json(file, settings)
 
 
 def name_base_model(folder: Path, model: str) -> None:
@@ -64,7 +64,7 @@ def name_base_model(folder: Path, model: str) -> None:
     file = folder / "adapter_config.json"
     path = Path(model)
     name = str(path.resolve()) if path.exists() else model
-    _write_json(file, {**_read_json(file), "base_model_name_or_path": name})
+    write_json(file, {**read_json(file), "base_model_name_or_path": name})
 
 
 def require_peft() -> None:
@@ -75,11 +75,13 @@ def require_peft() -> None:
         )
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The content of a file; empty where there is none."""
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def _write_json(file: Path, content: dict[str, Any]) -> None:
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    """The file holds the old content or the new one, whatever happens."""
     temporary = file.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.replace(file)
